@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 readonly host=$(rustc -vV | awk '/^host:/ {print $2}')
 readonly seconds=${1:-60}
-readonly all=(superblock record map_page checkpoint run segment_table store crafted
+readonly all=(superblock record map_page root_list checkpoint run segment_table store crafted
   nbd_handshake nbd_transmission nbd_client fuse_message nvme_decoders nvme_target object_volume object_pins object_commit
   object_manifest object_copy engine)
 shift || true

@@ -2,7 +2,8 @@
 //!
 //! A store on the stand-in device, which keeps no host data, is written to once: either blocks that lie
 //! equally far apart over all of its addresses, or everything from address 0 on. Then it is killed and opened
-//! again, for the memory that recovery takes counts too.
+//! again, for the memory that recovery takes counts too, and every block is read and verified. Where there are so many
+//! roots that they are in a list, all is written twice before: then the map pages of most are on the device.
 
 use crate::error::BenchError;
 use crate::figures::{Figures, bytes};
@@ -12,8 +13,10 @@ use coulter_engine::create::{CreateOptions, Sparse, create, segment_blocks_defau
 use coulter_engine::{Config, Statistics};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::record::ATOMIC_BLOCKS_MAX;
+use coulter_format::superblock::ROOT_LIMIT_MAX;
 use coulter_format::{BLOCK_SIZE, StoreId};
 use serde::Serialize;
+use std::time::Instant;
 
 /// Blocks of a stretch of addresses that has a root.
 const ROOT_BLOCKS: u64 = (ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64;
@@ -74,8 +77,20 @@ pub struct Report {
     pub limit_bytes: u64,
     /// After the writes.
     pub written: Memory,
-    /// After a kill and the recovery from it.
+    /// After a kill, the recovery from it, and a read of every block.
     pub recovered: Memory,
+    /// Stretches of 1 GiB with anything in them.
+    pub roots: u64,
+    /// Those of which the last checkpoint before the kill lists a page; of the others runs and records tell.
+    pub root_pages: u64,
+    /// Bytes of the map's memory for each of them, after all was read.
+    pub bytes_per_root: f64,
+    /// Bytes of the checkpoint's body.
+    pub body_bytes: u64,
+    /// Seconds that the opening took, on a device that takes no time.
+    pub open_seconds: f64,
+    /// Blocks that it read.
+    pub open_blocks: u64,
 }
 
 impl Report {
@@ -94,7 +109,25 @@ impl Report {
             .row("mapped", bytes(mapped), format!("of {} of addresses", bytes(self.address_bytes)))
             .row("map memory", bytes(self.written.bytes), note(&self.written))
             .row("  after recovery", bytes(self.recovered.bytes), note(&self.recovered))
-            .row("  limit", bytes(self.limit_bytes), "");
+            .row("  limit", bytes(self.limit_bytes), "")
+            .row(
+                "roots",
+                self.roots.to_string(),
+                format!(
+                    "{:.0} B of map memory each; {} with a page when it was killed",
+                    self.bytes_per_root, self.root_pages
+                ),
+            )
+            .row(
+                "checkpoint body",
+                bytes(self.body_bytes),
+                format!("{:.2} B for each root", self.body_bytes as f64 / self.roots.max(1) as f64),
+            )
+            .row(
+                "opening",
+                format!("{:.2} s", self.open_seconds),
+                format!("{} blocks read", self.open_blocks),
+            );
         table.text()
     }
 }
@@ -115,14 +148,18 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let roots = addresses.div_ceil(ROOT_BLOCKS).min(touched);
     // A leaf page and a root are charged like blocks, where there are more of them than of a dense volume.
     let leaves = addresses.div_ceil(ENTRIES_PER_PAGE as u64).min(touched);
-    let capacity = if options.dense { touched } else { touched + leaves + roots };
+    let root_limit = u32::try_from(roots).unwrap_or(u32::MAX).max(256);
+    // Where these are in a list of their own, their second copies are, too.
+    let copies = if root_limit > ROOT_LIMIT_MAX { roots } else { 0 };
+    let capacity = if options.dense { touched } else { touched + leaves + roots + copies };
     let device_size = capacity + capacity / 4 + (1 << 18);
     let create_options = CreateOptions {
         device_size,
         volume_size: Some(capacity),
         sparse: Some(Sparse {
             address_limit: addresses,
-            root_limit: Some(roots.try_into().unwrap_or(u32::MAX).max(256)),
+            root_limit: Some(root_limit),
+            root_lists: false,
         }),
         segment_blocks: segment_blocks_default(device_size, device_size / 11),
         page_blocks: None,
@@ -136,22 +173,34 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let (_, blocks) = create(&create_options).map_err(|error| {
         BenchError::option(format!("no store of this size can be laid out: {error}"))
     })?;
-    let device = StandinDevice::with_store(device_size, &blocks);
+    let mut device = StandinDevice::with_store(device_size, &blocks);
+    device.pack();
     let mut rig = Rig::open(Config::default(), device, 256)?;
     let piece = if options.dense { ATOMIC_BLOCKS_MAX as u64 } else { 1 };
     let distance = if options.dense { 1 } else { addresses / touched };
-    for number in 0..touched.div_ceil(piece) {
-        let first = number * piece;
+    let rounds = if root_limit > ROOT_LIMIT_MAX { 2 } else { 1 };
+    let count = touched.div_ceil(piece);
+    for number in 0..rounds * count {
+        let first = number % count * piece;
         rig.write(first * distance, piece.min(touched - first) as u32)?;
         if number % (1 << 14) == 0 {
-            options.progress.report("writing", first as f64 / touched as f64);
+            options.progress.report("writing", number as f64 / (rounds * count) as f64);
         }
     }
     rig.drain()?;
     let before = rig.engine.statistics();
     let written = Memory::of(&before, touched);
-    let mut rig = Rig::open(Config::default(), rig.kill(), 256)?;
-    rig.read((touched - 1) * distance, 1)?;
+    let device = rig.kill();
+    let (started, read_before) = (Instant::now(), device.counts.blocks_read);
+    let mut rig = Rig::open(Config::default(), device, 256)?;
+    let open_seconds = started.elapsed().as_secs_f64();
+    let open_blocks = rig.device.counts.blocks_read - read_before;
+    for number in 0..touched {
+        rig.read(number * distance, 1)?;
+        if number % (1 << 14) == 0 {
+            options.progress.report("reading", number as f64 / touched as f64);
+        }
+    }
     rig.drain()?;
     let after = rig.engine.statistics();
     let recovered = Memory::of(&after, touched);
@@ -164,6 +213,12 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         limit_bytes: after.map_bytes_limit,
         written,
         recovered,
+        roots,
+        bytes_per_root: after.map_bytes as f64 / roots as f64,
+        root_pages: before.roots_in_use,
+        body_bytes: u64::from(rig.engine.superblock().checkpoint.size),
+        open_seconds,
+        open_blocks,
     })
 }
 
@@ -184,6 +239,16 @@ mod tests {
             apart.written.bytes_per_block > dense.written.bytes_per_block,
             "{apart:?} {dense:?}"
         );
+    }
+
+    #[test]
+    fn roots_in_a_list_of_their_own_take_little_of_the_body_and_are_all_read() {
+        let options =
+            Options { addresses: 40_000 << 30, touched: 40_000 << 12, ..Options::default() };
+        let report = run(&options).expect("the store works");
+        assert_eq!((report.mapped_blocks, report.roots), (40_000, 40_000));
+        assert!(report.body_bytes < 16 * report.roots, "{report:?}");
+        assert!(report.bytes_per_root < 16_384.0, "{report:?}");
     }
 
     #[test]

@@ -263,6 +263,7 @@ fn finish(
             volume_size: large.blocks,
             capacity: large.blocks,
             root_limit: 0,
+            root_lists: false,
             segment_blocks: SEGMENT,
             segment_count,
             first_segment: Pba(SEGMENT),

@@ -4,10 +4,12 @@ use crate::copies::{self, Copied};
 use crate::finding::{BodyFault, Finding};
 use crate::referred::References;
 use crate::report::Report;
+use crate::root_lists;
 use crate::window::Window;
 use coulter_format::checkpoint::{BODY_SIZE_MAX, BodyView, CheckpointHeader, Head, RunHeader};
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::root_list::ROOTS_PER_PAGE;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::{CheckpointLocation, Superblock};
 use coulter_format::{
@@ -47,6 +49,12 @@ pub(crate) struct Checkpoint {
     /// Segments of which the holes are reserved.
     pub(crate) holes: Vec<u32>,
     pub(crate) roots: Vec<(u64, BlockPointer)>,
+    /// Pages of the list of roots, if the body lists these.
+    pub(crate) root_lists: Vec<BlockPointer>,
+    /// One of them is damaged: there may be roots that nobody knows of.
+    pub(crate) roots_missing: bool,
+    /// Which leaves of a root may have pages, as the list of roots tells.
+    pub(crate) tables: root_lists::Tables,
     pub(crate) table: Vec<BlockPointer>,
     pub(crate) runs: Vec<Run>,
     pub(crate) references: References,
@@ -84,6 +92,9 @@ pub(crate) fn read(
         reserved: view.reserved().collect(),
         holes: view.reserved_holes().collect(),
         roots: view.roots().collect(),
+        root_lists: view.root_lists().collect(),
+        roots_missing: false,
+        tables: root_lists::Tables::new(),
         table: view.table().collect(),
         runs: view
             .runs()
@@ -92,11 +103,21 @@ pub(crate) fn read(
         references: References::default(),
         copies: Vec::new(),
     };
-    let Checkpoint { roots, table, runs, .. } = &checkpoint;
-    let copies = copies::listed(&view, roots, table, runs, &references);
+    let Checkpoint { roots, root_lists, table, runs, .. } = &checkpoint;
+    let pages: Vec<_> = (0..).zip(root_lists.iter().copied()).collect();
+    let listed = match view.counts().root_lists {
+        true => (Kind::RootList, pages.as_slice()),
+        false => (Kind::Root, roots.as_slice()),
+    };
+    let copies = copies::listed(&view, listed, table, runs, &references);
     copies::verify(window, superblock, &copies, report);
     let references = References::read(window, superblock, references, report);
-    let checkpoint = Checkpoint { references, copies, ..checkpoint };
+    let mut checkpoint = Checkpoint { references, copies, ..checkpoint };
+    if view.counts().root_lists != superblock.geometry.root_lists {
+        let value = view.counts().root_lists.into();
+        report.add(Finding::CheckpointContradicts { pba, field: "version", value });
+    }
+    root_lists::read(window, superblock, &mut checkpoint, report);
     Some(Verifier { superblock, pba, report }.verify(checkpoint))
 }
 
@@ -206,6 +227,10 @@ impl Verifier<'_> {
 
     fn verify_lists(&mut self, checkpoint: &Checkpoint) {
         let count = self.superblock.geometry.segment_count as usize;
+        let roots_max = self.superblock.geometry.roots_max() as usize;
+        if checkpoint.root_lists.len() > roots_max.div_ceil(ROOTS_PER_PAGE) {
+            self.contradiction("root_count", checkpoint.root_lists.len() as u64);
+        }
         if checkpoint.table.len() != count.div_ceil(SEGMENTS_PER_PAGE) {
             self.contradiction("table_count", checkpoint.table.len() as u64);
         }

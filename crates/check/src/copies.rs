@@ -47,6 +47,14 @@ fn is_header(store: &StoreId, reference: &Reference, block: &Block) -> bool {
 }
 
 impl Copied {
+    /// The second copy of a page, if it has one.
+    pub(crate) fn of_page(kind: Kind, key: u64, first: BlockPointer, pba: Pba) -> Option<Copied> {
+        let copy = kind.of_copy().filter(|_| pba != Pba::NOWHERE)?;
+        let checksum = rebound(first.checksum, key, kind, copy);
+        let (owner, pointer) = (Owner::new(copy, key), BlockPointer { pba, checksum });
+        Some(Copied { owner, pointer, first: First::Page(Owner::new(kind, key), first) })
+    }
+
     /// Headers of which it is the parity, if it is that.
     pub(crate) fn headers(&self) -> &[Reference] {
         match &self.first {
@@ -56,27 +64,23 @@ impl Copied {
     }
 }
 
-/// All that a body lists.
+/// All that a body lists: of the roots, or of the pages of their list.
 pub(crate) fn listed(
     body: &BodyView<'_>,
-    roots: &[(u64, BlockPointer)],
+    (kind, roots): (Kind, &[(u64, BlockPointer)]),
     table: &[BlockPointer],
     runs: &[Run],
     references: &[Reference],
 ) -> Vec<Copied> {
-    let roots = roots.iter().map(|(key, pointer)| (Kind::Root, *key, *pointer));
+    let roots = roots.iter().map(|(key, pointer)| (kind, *key, *pointer));
     let table = (0..).zip(table).map(|(key, pointer)| (Kind::SegmentTable, key, *pointer));
     let runs = runs.iter().flat_map(|run| {
         let blocks = run.blocks.iter().enumerate();
         blocks.map(|(index, pointer)| (Kind::Run, run.key(index), *pointer))
     });
     let pages = roots.chain(table).chain(runs).zip(body.copies());
-    let pages = pages.filter_map(|((kind, key, first), pba)| {
-        let copy = kind.of_copy().filter(|_| pba != Pba::NOWHERE)?;
-        let checksum = rebound(first.checksum, key, kind, copy);
-        let (owner, pointer) = (Owner::new(copy, key), BlockPointer { pba, checksum });
-        Some(Copied { owner, pointer, first: First::Page(Owner::new(kind, key), first) })
-    });
+    let pages =
+        pages.filter_map(|((kind, key, first), pba)| Copied::of_page(kind, key, first, pba));
     let mut groups: BTreeMap<Pba, Copied> = BTreeMap::new();
     for (reference, pointer) in references.iter().zip(body.header_parities()) {
         if !pointer.is_mapped() {

@@ -82,6 +82,7 @@ impl Owner {
             Kind::Leaf | Kind::Root | Kind::RootCopy => Structure::MapPage,
             Kind::SegmentTable | Kind::TableCopy => Structure::SegmentTable,
             Kind::Run | Kind::RunCopy => Structure::Run,
+            Kind::RootList | Kind::RootListCopy => Structure::RootList,
             Kind::HeaderParity => Structure::RecordHeader,
             Kind::Checkpoint => Structure::Checkpoint,
             Kind::Data | Kind::Discard => Structure::Data,
@@ -103,6 +104,10 @@ impl fmt::Display for Owner {
             Kind::Run => write!(f, "block {} of run {}", key & 0xf_ffff, key >> 20),
             Kind::Checkpoint => write!(f, "block {key} of the checkpoint's body"),
             Kind::RootCopy => write!(f, "the second copy of root page {key}"),
+            Kind::RootList => write!(f, "page {key} of the list of roots"),
+            Kind::RootListCopy => {
+                write!(f, "the second copy of page {key} of the list of roots")
+            }
             Kind::TableCopy => write!(f, "the second copy of segment table page {key}"),
             Kind::RunCopy => {
                 write!(f, "the second copy of block {} of run {}", key & 0xf_ffff, key >> 20)
@@ -133,6 +138,8 @@ pub(crate) fn kind_name(kind: Kind) -> &'static str {
         Kind::Run => "run",
         Kind::Checkpoint => "checkpoint",
         Kind::RootCopy => "root_copy",
+        Kind::RootList => "root_list",
+        Kind::RootListCopy => "root_list_copy",
         Kind::TableCopy => "table_copy",
         Kind::RunCopy => "run_copy",
         Kind::HeaderParity => "header_parity",

@@ -11,6 +11,7 @@ use crate::layout::Layout;
 use crate::referred::{OfLeaf, ReferenceCursor};
 use crate::replay::Replay;
 use crate::report::Report;
+use crate::root_lists::Tables;
 use crate::runs::{RunCursor, is_live};
 use crate::segments::read_metadata;
 use crate::updates::{Update, UpdateCursor};
@@ -18,8 +19,10 @@ use crate::window::Window;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::map_page::{self, ENTRIES_PER_PAGE};
+use coulter_format::root_list::LEAVES_PER_TABLE;
 use coulter_format::run::RunEntry;
 use coulter_format::{BLOCK_SIZE, Block, BlockPointer, Lba, Reason, Structure};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 const PER_PAGE: u64 = ENTRIES_PER_PAGE as u64;
@@ -106,18 +109,25 @@ pub(crate) struct Hidden {
     runs: Vec<(SweepPosition, (u64, u64))>,
     /// When those records took effect that are referred to and whose headers are damaged.
     references: Vec<SweepPosition>,
+    /// There may be roots that no page of their list tells of.
+    roots_missing: bool,
+    /// Roots that one tells of, if so.
+    roots: BTreeSet<u64>,
 }
 
 impl Hidden {
     /// Whether nothing is.
     pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.references.is_empty()
+        self.runs.is_empty() && self.references.is_empty() && !self.roots_missing
     }
 
     /// Whether something that counts may be hidden of this leaf.
     pub(crate) fn hides(&self, leaf: u64) -> bool {
         let mut references = self.references.iter();
-        self.hides_run(leaf) || references.any(|written| is_live(*written, self.position, leaf))
+        let is_unlisted = self.roots_missing && !self.roots.contains(&(leaf / PER_PAGE));
+        is_unlisted
+            || self.hides_run(leaf)
+            || references.any(|written| is_live(*written, self.position, leaf))
     }
 
     /// Whether something may be hidden that a run said, be it that addresses were unmapped.
@@ -146,6 +156,8 @@ pub(crate) fn walk(
         runs: checkpoint.runs.iter().map(RunCursor::new).collect(),
         references: checkpoint.references.cursor(),
         updates: replay.updates.cursor(),
+        roots_missing: checkpoint.roots_missing,
+        tables: &checkpoint.tables,
         pages: Pages::default(),
         leaf: Leaf::new(),
         known: [false; ENTRIES_PER_PAGE],
@@ -185,6 +197,11 @@ pub(crate) fn walk(
         position: walk.position,
         runs: walk.runs.iter().flat_map(hidden).collect(),
         references: checkpoint.references.damaged().to_vec(),
+        roots_missing: checkpoint.roots_missing,
+        roots: match checkpoint.roots_missing {
+            true => checkpoint.roots.iter().map(|(key, _)| *key).collect(),
+            false => BTreeSet::new(),
+        },
     }
 }
 
@@ -195,6 +212,9 @@ struct Walk<'a, 'w> {
     runs: Vec<RunCursor<'a>>,
     references: ReferenceCursor<'a>,
     updates: UpdateCursor<'a>,
+    /// See [`Checkpoint`].
+    roots_missing: bool,
+    tables: &'a Tables,
     pages: Pages,
     leaf: Box<Leaf>,
     /// Which entries of the leaf a run says anything of.
@@ -271,7 +291,13 @@ impl Walk<'_, '_> {
         visitor: &mut dyn Visitor,
     ) -> bool {
         self.pages.clear();
-        let Some(pointer) = pointer else { return true };
+        let Some(pointer) = pointer else {
+            // A page of the list of roots that is lost may have told of it.
+            if self.roots_missing {
+                visitor.root_damaged(key);
+            }
+            return !self.roots_missing;
+        };
         visitor.root(key, pointer, self.report);
         let owner = Owner::new(Kind::Root, key);
         let root = read_metadata(self.window, self.layout, owner, pointer, self.report);
@@ -283,6 +309,14 @@ impl Walk<'_, '_> {
         };
         self.report.counters.root_pages += 1;
         let first = key.saturating_mul(PER_PAGE);
+        // The list of roots tells which leaves may have pages.
+        let tables = self.tables.get(&key).copied().unwrap_or(u16::MAX);
+        let is_told =
+            |slot: usize| tables & 1u16.wrapping_shl((slot / LEAVES_PER_TABLE) as u32) != 0;
+        let all_told = map_page::decode(root)
+            .enumerate()
+            .filter(|(_, page)| page.is_mapped())
+            .all(|(slot, _)| is_told(slot));
         for (slot, pointer) in map_page::decode(root).enumerate() {
             let leaf = first.saturating_add(slot as u64);
             if pointer.is_lost() {
@@ -291,6 +325,10 @@ impl Walk<'_, '_> {
                 visitor.leaf_page(leaf, pointer, self.report);
                 self.pages.want(slot, pointer);
             }
+        }
+        if !all_told {
+            let (pba, reason) = (pointer.pba, Reason::Field("tables"));
+            self.report.add(Finding::MetadataDamaged { owner, pba, reason });
         }
         self.pages.read(first, self.window, self.layout, self.report);
         true

@@ -49,6 +49,7 @@ mod references;
 mod referred;
 mod replay;
 mod report;
+mod root_lists;
 mod runs;
 pub mod salvage;
 mod segments;

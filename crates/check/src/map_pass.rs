@@ -35,6 +35,9 @@ pub(crate) fn listed(checkpoint: &Checkpoint, mut take: impl FnMut(Reference)) {
     for (key, pointer) in (0u64..).zip(&checkpoint.table) {
         list(Kind::SegmentTable, key, *pointer);
     }
+    for (key, pointer) in (0u64..).zip(&checkpoint.root_lists) {
+        list(Kind::RootList, key, *pointer);
+    }
     for run in &checkpoint.runs {
         for (index, pointer) in run.blocks.iter().enumerate() {
             list(Kind::Run, run.key(index), *pointer);

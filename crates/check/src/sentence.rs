@@ -211,6 +211,10 @@ fn consequence(owner: &Owner) -> &'static str {
             "reads of its 1 GiB give I/O errors, save for what was written since; salvage the store, \
              or restore them from a backup"
         }
+        Kind::RootList => {
+            "reads give I/O errors of all addresses that no other page lists, and nothing can be \
+             written; salvage the store, or restore it from a backup"
+        }
         Kind::SegmentTable => {
             "the store cannot be opened, for it is not known which of 256 segments are in use; \
              salvage it, or restore it from a backup"
@@ -220,9 +224,11 @@ fn consequence(owner: &Owner) -> &'static str {
              restore it from a backup"
         }
         Kind::Checkpoint => "the store cannot be opened; salvage it, or restore it from a backup",
-        Kind::RootCopy | Kind::TableCopy | Kind::RunCopy | Kind::HeaderParity => {
-            "nothing is lost while the first copy is whole"
-        }
+        Kind::RootCopy
+        | Kind::RootListCopy
+        | Kind::TableCopy
+        | Kind::RunCopy
+        | Kind::HeaderParity => "nothing is lost while the first copy is whole",
         Kind::Data | Kind::Discard => {
             "its content is lost, and reading it gives an I/O error until it is written again; \
              restore what uses it from a backup"

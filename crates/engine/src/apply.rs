@@ -216,6 +216,10 @@ impl Applier {
                 true
             }
             (Kind::Root, true) => map.root_relocated(segments, key, source, pointer, now),
+            (Kind::RootCopy, relocated) => {
+                let source = relocated.then_some(source);
+                map.root_copy_written(segments, key, source, pointer.pba, now)
+            }
             (kind, relocated) => {
                 let source = relocated.then_some(source);
                 shared.lists.block_written(segments, kind, key, source, pointer, now)

@@ -61,6 +61,8 @@ pub enum Canary {
     StaleHeaderBelieved,
     /// What a run says again of leaves that were swept is not counted for recovery.
     RunUncounted,
+    /// Pages of the list of roots are not written anew.
+    RootListStale,
     /// Updates are taken although recovery would have no memory for them.
     RecoveryOverfilled,
     /// The cleaner passes over the record of which it had read the header.

@@ -2,7 +2,7 @@
 
 mod error;
 
-use crate::pacing::{Watermarks, metadata_blocks};
+use crate::pacing::{Watermarks, metadata_blocks, root_list_pages};
 use crate::units::{SegmentIndex, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::address::LBA_LIMIT;
@@ -14,8 +14,8 @@ use coulter_format::segment_table::{
     self, CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState,
 };
 use coulter_format::superblock::{
-    CheckpointLocation, Geometry, LABEL_SIZE, PAGE_BLOCKS_MAX, ROOT_LIMIT_MAX, RecoveryBudget,
-    Superblock,
+    CheckpointLocation, Geometry, LABEL_SIZE, LISTED_ROOT_LIMIT_MAX, PAGE_BLOCKS_MAX,
+    ROOT_LIMIT_MAX, RecoveryBudget, Superblock,
 };
 use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId};
 pub use error::LayoutError;
@@ -72,8 +72,11 @@ pub struct Sparse {
     pub address_limit: u64,
     /// Stretches of 1 GiB of addresses that may hold anything at once: each takes 12 KiB of memory when
     /// it does, and the map memory keeps room for all. `None` for sixteen times as many as the capacity
-    /// would fill, and 256 at least.
+    /// would fill, and 256 at least. Of more than 32,768 each takes 1 KiB while little is in it, and the map
+    /// memory keeps room for that, and for as many that are full as there would be by default.
     pub root_limit: Option<u32>,
+    /// A checkpoint lists pages of the list of roots, even if there are so few roots that it could list them.
+    pub root_lists: bool,
 }
 
 /// Spare space below which cleaning would win less than it writes. Headers and checkpoints weigh
@@ -122,6 +125,7 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
         volume_size: 1,
         capacity: 1,
         root_limit: 0,
+        root_lists: false,
         segment_blocks: size,
         segment_count,
         first_segment: Pba(if page_blocks > 1 { 2 * size } else { size }),
@@ -144,11 +148,12 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
         None => with_spare(largest, spare),
     };
     geometry.volume_size = geometry.capacity;
-    if let Some(Sparse { address_limit, root_limit }) = options.sparse {
+    if let Some(Sparse { address_limit, root_limit, root_lists }) = options.sparse {
         geometry.volume_size = address_limit;
         geometry.root_limit = root_limit.unwrap_or_else(|| root_limit_default(geometry.capacity));
+        geometry.root_lists = root_lists || geometry.root_limit > ROOT_LIMIT_MAX;
         let holds = (geometry.capacity..=LBA_LIMIT).contains(&address_limit)
-            && (1..=ROOT_LIMIT_MAX).contains(&geometry.root_limit);
+            && (1..=LISTED_ROOT_LIMIT_MAX).contains(&geometry.root_limit);
         if !holds {
             return Err(LayoutError::Addresses);
         }
@@ -215,14 +220,17 @@ fn largest_volume(
     let mut whole = Geometry { volume_size, capacity, ..*geometry };
     let suited = CreateOptions { map_size: None, ..*options };
     let budget = budget(&suited, &whole)?;
-    if let Some(Sparse { address_limit, root_limit }) = options.sparse {
+    if let Some(Sparse { address_limit, root_limit, root_lists }) = options.sparse {
         // Roots that a checkpoint may have to write.
         whole.volume_size = address_limit.max(whole.capacity);
         whole.root_limit = root_limit.unwrap_or_else(|| root_limit_default(whole.capacity)).max(1);
+        whole.root_lists = root_lists || whole.root_limit > ROOT_LIMIT_MAX;
     }
     let marks = Watermarks::of(&whole, &budget);
     let kept = u64::from(marks.low + 4) * u64::from(geometry.segment_blocks);
-    Ok(log.checked_sub(kept + metadata_blocks(log)).filter(|blocks| *blocks > 0))
+    // Both copies of the list of roots.
+    let lists = if whole.root_lists { 2 * root_list_pages(&whole) } else { 0 };
+    Ok(log.checked_sub(kept + metadata_blocks(log) + lists).filter(|blocks| *blocks > 0))
 }
 
 /// Spare space of a volume of no certain size.
@@ -304,8 +312,12 @@ pub fn map_size_min(volume_size: u64) -> u64 {
 
 /// What a sparse volume of this capacity needs besides, for roots that are not densely filled.
 fn sparse_directory_size(geometry: &Geometry) -> u64 {
-    let roots = geometry.roots_max().max(roots_of(geometry.capacity));
-    crate::map::directory_size(roots - roots_of(geometry.capacity))
+    let dense = roots_of(geometry.capacity);
+    if geometry.root_lists {
+        let size = crate::map::directory_size_of(geometry);
+        return size.saturating_sub(crate::map::directory_size(dense));
+    }
+    crate::map::directory_size(geometry.roots_max().max(dense) - dense)
 }
 
 fn roots_of(volume_size: u64) -> u64 {
@@ -376,6 +388,7 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
         reserved: queue,
         table: table.len() as u32,
         copies: true,
+        root_lists: geometry.root_lists,
         ..Counts::default()
     };
     let mut writer = BodyWriter::new(&header, &counts, &mut body);
@@ -515,6 +528,7 @@ pub(crate) static PLACEHOLDER: Superblock = Superblock {
         volume_size: 1,
         capacity: 1,
         root_limit: 0,
+        root_lists: false,
         segment_blocks: 256,
         segment_count: 1,
         first_segment: Pba(256),

@@ -14,7 +14,7 @@ use crate::create::{
     CreateOptions, LayoutError, POINTER_SIZE, Sparse, capacity_alike, map_size_default_of,
     map_size_min_of, plan, spare_percent_min, spare_percent_of,
 };
-use crate::map::directory_size;
+use crate::map::directory_size_of;
 use crate::memory;
 use crate::pacing::{Pacing, Watermarks};
 use crate::shared::Shared;
@@ -88,8 +88,7 @@ impl Shared {
         let needed = if whole { map_size_default_of } else { map_size_min_of }(&geometry);
         // What recovery may need is let in by the frames that there are: a larger directory must not
         // leave the next opening less of them.
-        let kept = budget.map_size + directory_size(geometry.roots_max())
-            - directory_size(old.roots_max());
+        let kept = budget.map_size + directory_size_of(&geometry) - directory_size_of(&old);
         budget.map_size = kept.max(needed);
         // The next opening would be refused.
         if self.config.map_size.is_some_and(|allowed| allowed < budget.map_size) {
@@ -125,6 +124,7 @@ impl Shared {
             sparse: old.is_sparse().then_some(Sparse {
                 address_limit: old.volume_size,
                 root_limit: Some(old.root_limit),
+                root_lists: old.root_lists,
             }),
             segment_blocks: old.segment_blocks,
             page_blocks: old.has_pages().then_some(old.page_blocks),

@@ -247,7 +247,7 @@ impl Shared {
 
     /// Reads a root page from its second copy, if that was not tried.
     fn load_copy(&mut self, load: Load, slot: u16) -> bool {
-        let copy = self.lists.copies.pointer(Kind::RootCopy, load.key);
+        let copy = self.map.root_copy(load.key);
         let (Some(copy), Kind::Root, false) = (copy, load.kind, load.is_copy) else { return false };
         if sings(Canary::CopyUnused) {
             return false;

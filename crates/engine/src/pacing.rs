@@ -17,6 +17,7 @@ use crate::placement::SPARE_SEGMENTS_MIN;
 use crate::references;
 use crate::units::Stream;
 use coulter_format::checkpoint::{COPY_SIZE, GROUP_SIZE, PARITY_SIZE, REFERENCE_SIZE};
+use coulter_format::root_list::ROOTS_PER_PAGE;
 use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{map_page, record, run};
 
@@ -60,24 +61,30 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
     let roots = geometry.roots_max().min(changed.max(metadata_roots(geometry.capacity)));
     let table = u64::from(geometry.segment_count).div_ceil(256);
     let copy = COPY_SIZE as u64;
+    // Where the roots are in a list of their own, the body lists its pages, of which each root may change one.
+    let lists = if geometry.root_lists { root_list_pages(geometry) } else { 0 };
+    let listed =
+        if geometry.root_lists { (8 + copy) * lists } else { (16 + copy) * geometry.roots_max() };
     let runs = u64::from(budget.run_count_limit) * (32 + (8 + copy) * run);
     let references =
         ((REFERENCE_SIZE + GROUP_SIZE + PARITY_SIZE) * references::count_max(budget)) as u64;
     let reserved = 4 * u64::from(geometry.segment_count).min(256);
-    let body = 256
-        + reserved
-        + (16 + copy) * geometry.roots_max()
-        + (8 + copy) * table
-        + runs
-        + references;
+    let body = 256 + reserved + listed + (8 + copy) * table + runs + references;
     let body = body.div_ceil(4096);
     let leaves = geometry.capacity.div_ceil(per_page) as usize;
     let updates = Updates { in_run: 2 * budget.journal_size as usize, referred: 0 };
     let swept = sweep_quota(leaves, updates, budget) as u64;
     // Two copies of each, and of the headers referred to those that still wait.
-    let blocks =
-        2 * (run + roots + table) + crate::header_parity::WAITING_MAX as u64 + body + swept;
+    let blocks = 2 * (run + roots + table + lists.min(roots))
+        + crate::header_parity::WAITING_MAX as u64
+        + body
+        + swept;
     blocks + blocks.div_ceil(200) + 2
+}
+
+/// Pages of the list of roots that a store with one has at most.
+pub(crate) fn root_list_pages(geometry: &Geometry) -> u64 {
+    geometry.roots_max().div_ceil(ROOTS_PER_PAGE as u64)
 }
 
 /// Updates of an interval between two checkpoints.

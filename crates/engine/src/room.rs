@@ -8,7 +8,7 @@
 //! ```text
 //! charge = blocks counted in the segment table      data, leaf pages, and old locations not looked at
 //!        + leaves that have updates and no page yet
-//!        + roots in use
+//!        + roots in use                               twice, if they are in a list of their own
 //! ```
 //! The segment table is exact over crashes, so the charge is. It is too high only by *unsettled*
 //! locations: those that an overwrite or a discard has left in a leaf page that nobody looked at since.
@@ -36,6 +36,7 @@ use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::Kind;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::record::{ATOMIC_BLOCKS_MAX, Extent};
+use coulter_format::root_list::LEAVES_PER_TABLE;
 
 const LEAF: u64 = ENTRIES_PER_PAGE as u64;
 const ROOT: u64 = LEAF * LEAF;
@@ -57,10 +58,11 @@ pub(crate) struct Promises {
     pub(crate) blocks: u64,
     /// Records with discards that did not take effect.
     pub(crate) discards: u32,
-    /// New roots of the write in hand; kept for its memory.
+    /// New roots of the write in hand, and a leaf of each table that it writes to; kept for their memory.
     roots: Vec<u64>,
     /// Its leaves that have no page yet; kept for its memory.
     leaves: Vec<u64>,
+    tables: Vec<u64>,
     /// Nothing is unsettled once the sweep has come here.
     settled_at: Option<SweepPosition>,
 }
@@ -69,7 +71,8 @@ impl Promises {
     /// None, with room for the leaves and roots of the largest write: a block in each.
     pub(crate) fn new() -> Result<Promises, NoMemory> {
         let (roots, leaves) = (list(ATOMIC_BLOCKS_MAX)?, list(ATOMIC_BLOCKS_MAX)?);
-        Ok(Promises { blocks: 0, discards: 0, roots, leaves, settled_at: None })
+        let tables = list(ATOMIC_BLOCKS_MAX)?;
+        Ok(Promises { blocks: 0, discards: 0, roots, leaves, tables, settled_at: None })
     }
 }
 
@@ -80,7 +83,8 @@ impl Shared {
             return Admission::Free(0);
         }
         let written = || extents.iter().filter(|extent| extent.kind == Kind::Data);
-        let most = written().map(most_needed).sum::<u64>();
+        let charge = self.root_charge();
+        let most = written().map(|extent| most_needed(extent, charge)).sum::<u64>();
         if most == 0 {
             return Admission::Free(0);
         }
@@ -96,7 +100,7 @@ impl Shared {
 
     fn try_admit(&mut self, extents: &[Extent], most: u64) -> Admission {
         let written = || extents.iter().filter(|extent| extent.kind == Kind::Data);
-        if !self.has_roots_for(written()) {
+        if !self.has_roots_for(written()) || !self.has_tables_for(written()) {
             return self.wait_or_full();
         }
         let admitted = match self.charge() + self.promises.blocks + most <= self.charge_max() {
@@ -113,6 +117,9 @@ impl Shared {
                 // write although it did not take effect yet.
                 for root in &self.promises.roots {
                     self.map.make_root(*root);
+                }
+                for leaf in &self.promises.tables {
+                    self.map.make_table(*leaf);
                 }
                 Admission::Free(needed)
             }
@@ -134,10 +141,29 @@ impl Shared {
         (self.map.root_count() + roots.len()) as u64 <= self.map.roots_max()
     }
 
+    /// The same for the tables of their leaves, where these are counted.
+    fn has_tables_for<'e>(&mut self, written: impl Iterator<Item = &'e Extent>) -> bool {
+        let tables = &mut self.promises.tables;
+        tables.clear();
+        if !self.superblock.geometry.root_lists {
+            return true;
+        }
+        tables.extend(written.flat_map(tables_of));
+        tables.sort_unstable();
+        tables.dedup();
+        self.map.has_tables_for(tables)
+    }
+
+    /// Blocks that a root is charged with.
+    fn root_charge(&self) -> u64 {
+        // Where there may be very many, their second copies are counted, too.
+        if self.superblock.geometry.root_lists { 2 } else { 1 }
+    }
+
     /// Blocks that are charged now.
     pub(crate) fn charge(&self) -> u64 {
         let counted = self.segments.valid_count().saturating_sub(self.segments.listed_blocks());
-        counted + self.map.pageless_count() + self.map.root_count() as u64
+        counted + self.map.pageless_count() + self.root_charge() * self.map.root_count() as u64
     }
 
     /// Blocks that may be charged.
@@ -173,7 +199,8 @@ impl Shared {
         // The ranges of a write are in any order, and several may lie in one leaf.
         leaves.sort_unstable();
         leaves.dedup();
-        let needed = blocks + (leaves.len() + self.promises.roots.len()) as u64;
+        let roots = self.root_charge() * self.promises.roots.len() as u64;
+        let needed = blocks + leaves.len() as u64 + roots;
         self.promises.leaves = leaves;
         let Some(leaf) = unknown else { return Some(needed) };
         self.load_for(leaf, Waiter::Nobody, LoadPurpose::Clean);
@@ -261,17 +288,24 @@ impl Shared {
 }
 
 /// Blocks that a write may need at most: itself, its leaf pages, its roots.
-fn most_needed(extent: &Extent) -> u64 {
+fn most_needed(extent: &Extent, root_charge: u64) -> u64 {
     let count = |size: u64| {
         let last = extent.key + u64::from(extent.count) - 1;
         last / size - extent.key / size + 1
     };
-    u64::from(extent.count) + count(LEAF) + count(ROOT)
+    u64::from(extent.count) + count(LEAF) + root_charge * count(ROOT)
 }
 
 fn roots_of(extent: &Extent) -> impl Iterator<Item = u64> + use<> {
     let last = extent.key + u64::from(extent.count) - 1;
     extent.key / ROOT..=last / ROOT
+}
+
+/// A leaf of each table that the extent writes to.
+fn tables_of(extent: &Extent) -> impl Iterator<Item = u64> + use<> {
+    let per_table = LEAVES_PER_TABLE as u64;
+    let last = (extent.key + u64::from(extent.count) - 1) / LEAF;
+    (extent.key / LEAF / per_table..=last / per_table).map(move |table| table * per_table)
 }
 
 #[cfg(test)]
@@ -284,9 +318,13 @@ mod tests {
 
     #[test]
     fn a_write_is_promised_its_blocks_its_leaf_pages_and_its_roots() {
-        assert_eq!(most_needed(&data(5, 1)), 3);
-        assert_eq!(most_needed(&data(511, 2)), 2 + 2 + 1);
-        assert_eq!(most_needed(&data(ROOT - 1, 2)), 2 + 2 + 2);
+        assert_eq!(most_needed(&data(5, 1), 1), 3);
+        assert_eq!(most_needed(&data(511, 2), 1), 2 + 2 + 1);
+        assert_eq!(most_needed(&data(ROOT - 1, 2), 1), 2 + 2 + 2);
+        assert_eq!(most_needed(&data(ROOT - 1, 2), 2), 2 + 2 + 4);
         assert_eq!(roots_of(&data(ROOT - 1, 2)).collect::<alloc::vec::Vec<_>>(), [0, 1]);
+        let table = 32 * LEAF;
+        assert_eq!(tables_of(&data(table - 1, 2)).collect::<alloc::vec::Vec<_>>(), [0, 32]);
+        assert_eq!(tables_of(&data(table, 600)).collect::<alloc::vec::Vec<_>>(), [32]);
     }
 }

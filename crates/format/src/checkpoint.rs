@@ -25,21 +25,23 @@
 //!      …      head            × stream_count    segment u32 (0xffff_ffff: none), offset u32
 //!      …      reserved        × reserved_count  segment u32, in the order of opening; with bit 31, one
 //!                                               into whose holes records may be written
-//!      …      root            × root_count      key u64, pba u32, checksum u32; by key
+//!      …      root            × root_count      key u64, pba u32, checksum u32; by key. In version 5 a page of
+//!                                               the list of roots: pba u32, checksum u32
 //!      …      table           × table_count     pba u32, checksum u32
 //!      …      run             × run_count       number u64, sweep_cycle u64, sweep_position u64,
 //!                                               block_count u32, zero u32, then
 //!                                               block_count × (pba u32, checksum u32)
 //!      …      reference       × reference_count pba u32, checksum u32, sweep_position u64,
 //!                                               sweep_cycles u16, runs u16
-//!      …      copy            version 4 only: pba u32 for each root page, table page and block of a run, in
-//!                             that order
-//!      …      group           version 4 only: u16 for each reference: which parity is of its header, and others
+//!      …      copy            from version 4 on: pba u32 for each root page (or page of the list), table page and
+//!                             block of a run, in that order
+//!      …      group           from version 4 on: u16 for each reference: which parity is of its header, and others
 //!                             (0xffff: none)
 //!      …      parity          × parity_count    pba u32, checksum u32
 //! ```
 //!
-//! A body without second copies is of version 2 if it has references, else of version 1.
+//! A body without second copies is of version 2 if it has references, else of version 1; one that lists pages of the
+//! list of roots is of version 5.
 
 use crate::bytes::{Reader, Writer};
 use crate::{BlockPointer, Corrupt, Pba, Reason, Structure};
@@ -49,6 +51,8 @@ const VERSION: u16 = 1;
 const VERSION_WITH_REFERENCES: u16 = 2;
 /// Version 3 listed second copies, too, but not always in this layout, and was never released.
 const VERSION_WITH_COPIES: u16 = 4;
+/// The roots are in pages of their own, which the body lists. Second copies are listed, too.
+const VERSION_WITH_ROOT_LISTS: u16 = 5;
 
 /// Bytes of a reference.
 pub const REFERENCE_SIZE: usize = 20;
@@ -150,8 +154,10 @@ pub struct Counts {
     pub streams: u16,
     /// Reserved segments, and those of which the holes are.
     pub reserved: u32,
-    /// Root pages.
+    /// Root pages; or pages of the list of roots.
     pub roots: u32,
+    /// Whether it is the latter. Then second copies are listed.
+    pub root_lists: bool,
     /// Pages of the segment table.
     pub table: u32,
     /// Runs.
@@ -169,8 +175,10 @@ impl<'a> BodyWriter<'a> {
     pub fn new(header: &CheckpointHeader, counts: &Counts, out: &'a mut [u8]) -> BodyWriter<'a> {
         let mut bytes = Writer::new(out);
         bytes.put(&MAGIC);
-        let has_references = counts.references > 0 || counts.copies;
+        let has_copies = counts.copies || counts.root_lists;
+        let has_references = counts.references > 0 || has_copies;
         bytes.u16(match (counts.copies, has_references) {
+            _ if counts.root_lists => VERSION_WITH_ROOT_LISTS,
             (true, _) => VERSION_WITH_COPIES,
             (false, true) => VERSION_WITH_REFERENCES,
             (false, false) => VERSION,
@@ -215,7 +223,7 @@ impl<'a> BodyWriter<'a> {
         self.pointer(pointer);
     }
 
-    /// A page of the segment table, a block of the run begun last, or a parity block.
+    /// A page of the list of roots or of the segment table, a block of the run begun last, or a parity block.
     pub fn pointer(&mut self, pointer: BlockPointer) {
         self.bytes.u32(pointer.pba.0);
         self.bytes.u32(pointer.checksum);
@@ -291,13 +299,14 @@ impl<'a> BodyView<'a> {
         if reader.take() != Some(MAGIC) {
             return Err(corrupt(Reason::Magic));
         }
-        let (has_references, has_copies) = match reader.u16() {
-            Some(VERSION) => (false, false),
-            Some(VERSION_WITH_REFERENCES) => (true, false),
-            Some(VERSION_WITH_COPIES) => (true, true),
+        let (has_references, has_copies, root_lists) = match reader.u16() {
+            Some(VERSION) => (false, false, false),
+            Some(VERSION_WITH_REFERENCES) => (true, false, false),
+            Some(VERSION_WITH_COPIES) => (true, true, false),
+            Some(VERSION_WITH_ROOT_LISTS) => (true, true, true),
             other => return Err(corrupt(Reason::Version(other.unwrap_or(0).into()))),
         };
-        let view = Self::decode_pieces(reader, has_references, has_copies)
+        let view = Self::decode_pieces(reader, has_references, has_copies, root_lists)
             .ok_or(corrupt(Reason::Field("size")))?;
         if usize::from(view.counts.streams) > STREAM_COUNT_MAX {
             return Err(corrupt(Reason::Field("stream_count")));
@@ -330,6 +339,7 @@ impl<'a> BodyView<'a> {
         mut reader: Reader<'a>,
         has_references: bool,
         has_copies: bool,
+        root_lists: bool,
     ) -> Option<BodyView<'a>> {
         let streams = reader.u16()?;
         let sequence = reader.u64()?;
@@ -341,6 +351,7 @@ impl<'a> BodyView<'a> {
             streams,
             reserved: reader.u32()?,
             roots: reader.u32()?,
+            root_lists,
             table: reader.u32()?,
             runs: reader.u32()?,
             references: 0,
@@ -355,7 +366,11 @@ impl<'a> BodyView<'a> {
         let header = CheckpointHeader { sequence, write_clock, sweep, next_run };
         let heads = reader.take_slice(usize::from(streams) * 8)?;
         let reserved = reader.take_slice((counts.reserved as usize).checked_mul(4)?)?;
-        let roots = reader.take_slice((counts.roots as usize).checked_mul(16)?)?;
+        let roots = reader.take_slice((counts.roots as usize).checked_mul(if root_lists {
+            8
+        } else {
+            16
+        })?)?;
         let table = reader.take_slice((counts.table as usize).checked_mul(8)?)?;
         let rest = reader.rest();
         let mut probe = Reader::new(rest);
@@ -423,12 +438,19 @@ impl<'a> BodyView<'a> {
         self.reserved.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// The root pages by key.
+    /// The root pages by key; none if they are in pages of their own.
     pub fn roots(&self) -> impl Iterator<Item = (u64, BlockPointer)> + use<'a> {
-        self.roots.as_chunks::<16>().0.iter().map_while(|bytes| {
+        let roots = if self.counts.root_lists { &[] } else { self.roots };
+        roots.as_chunks::<16>().0.iter().map_while(|bytes| {
             let mut reader = Reader::new(bytes);
             Some((reader.u64()?, read_pointer(&mut reader)?))
         })
+    }
+
+    /// The pages of the list of roots, in order of index; none if the body lists the roots.
+    pub fn root_lists(&self) -> impl Iterator<Item = BlockPointer> + use<'a> {
+        let pages = if self.counts.root_lists { self.roots } else { &[] };
+        pairs(pages).map(|(pba, checksum)| BlockPointer { pba: Pba(pba), checksum })
     }
 
     /// The pages of the segment table.
@@ -556,6 +578,7 @@ mod tests {
             references: 2,
             parities: 1,
             copies: true,
+            root_lists: false,
         };
         let mut writer = BodyWriter::new(&header, &counts, bytes);
         writer.head(Some(Head { segment: 4, offset: 17 }));
@@ -607,6 +630,23 @@ mod tests {
         );
         let headers: Vec<_> = view.header_parities().collect();
         assert_eq!(headers, [pointer(400), BlockPointer::NOWHERE]);
+    }
+
+    #[test]
+    fn a_body_that_lists_pages_of_the_list_of_roots_is_of_a_version_of_its_own() {
+        let mut bytes = [0; 4096];
+        let counts = Counts { roots: 2, table: 1, root_lists: true, ..Counts::default() };
+        let mut writer = BodyWriter::new(&CheckpointHeader::default(), &counts, &mut bytes);
+        (100..103).for_each(|pba| writer.pointer(pointer(pba)));
+        (200..203).for_each(|pba| writer.copy(Pba(pba)));
+        let size = writer.finish().unwrap();
+        assert_eq!((size, bytes[4]), (72 + 3 * (8 + 4), 5));
+        let view = BodyView::decode(&bytes[..size]).unwrap();
+        assert_eq!(view.roots().count(), 0);
+        assert_eq!(view.root_lists().collect::<Vec<_>>(), [pointer(100), pointer(101)]);
+        assert_eq!(view.table().collect::<Vec<_>>(), [pointer(102)]);
+        assert_eq!(view.copies().map(|pba| pba.0).collect::<Vec<_>>(), [200, 201, 202]);
+        (0..size).for_each(|length| assert!(BodyView::decode(&bytes[..length]).is_err()));
     }
 
     /// Older programs read it.

@@ -34,6 +34,10 @@ pub enum Kind {
     RunCopy = 10,
     /// The parity of headers of records; the key is the place of the first of them.
     HeaderParity = 11,
+    /// A page of the list of roots; the key is its index.
+    RootList = 12,
+    /// The second copy of a page of the list of roots; the key is the page's.
+    RootListCopy = 13,
 }
 
 impl Kind {
@@ -51,6 +55,8 @@ impl Kind {
             9 => Kind::TableCopy,
             10 => Kind::RunCopy,
             11 => Kind::HeaderParity,
+            12 => Kind::RootList,
+            13 => Kind::RootListCopy,
             _ => return None,
         })
     }
@@ -61,13 +67,21 @@ impl Kind {
             Kind::Root => Some(Kind::RootCopy),
             Kind::SegmentTable => Some(Kind::TableCopy),
             Kind::Run => Some(Kind::RunCopy),
+            Kind::RootList => Some(Kind::RootListCopy),
             _ => None,
         }
     }
 
     /// Whether blocks of this kind are second copies, or parity.
     pub const fn is_copy(self) -> bool {
-        matches!(self, Kind::RootCopy | Kind::TableCopy | Kind::RunCopy | Kind::HeaderParity)
+        matches!(
+            self,
+            Kind::RootCopy
+                | Kind::TableCopy
+                | Kind::RunCopy
+                | Kind::HeaderParity
+                | Kind::RootListCopy
+        )
     }
 
     /// Whether entries of this kind occupy blocks in their record's payload.
@@ -189,7 +203,7 @@ mod tests {
     #[test]
     fn the_checksum_of_a_copy_follows_from_that_of_the_block() {
         let content = [7; crate::BLOCK_SIZE];
-        for kind in [Kind::Root, Kind::SegmentTable, Kind::Run] {
+        for kind in [Kind::Root, Kind::SegmentTable, Kind::Run, Kind::RootList] {
             let copy = kind.of_copy().expect("there are copies of it");
             let rebound = rebound(block(kind, 77, &content), 77, kind, copy);
             assert_eq!(rebound, block(copy, 77, &content));

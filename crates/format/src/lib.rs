@@ -36,6 +36,7 @@ pub mod map_page;
 pub mod overlay;
 pub mod places;
 pub mod record;
+pub mod root_list;
 pub mod run;
 pub mod segment_table;
 pub mod superblock;
@@ -74,6 +75,8 @@ pub enum Structure {
     SegmentTable,
     /// A block of a sorted run of map updates.
     Run,
+    /// A page of the list of roots.
+    RootList,
     /// A block of host data.
     Data,
     /// The superblock of a file system on the volume.
@@ -99,6 +102,7 @@ impl core::fmt::Display for Structure {
             Structure::MapPage => "map page",
             Structure::SegmentTable => "segment table page",
             Structure::Run => "run block",
+            Structure::RootList => "page of the list of roots",
             Structure::Data => "data block",
             Structure::FilesSuperblock => "file system superblock",
             Structure::FilesNode => "file system node",

@@ -66,6 +66,10 @@ const FLAG_CLEAN: u32 = 1;
 const FEATURE_HOLES: u32 = 1;
 const FEATURE_LONG_RECORDS: u32 = 2;
 const FEATURE_PAGES: u32 = 4;
+const FEATURE_ROOT_LISTS: u32 = 8;
+
+/// Features that this version knows.
+const FEATURES: u32 = FEATURE_HOLES | FEATURE_LONG_RECORDS | FEATURE_PAGES | FEATURE_ROOT_LISTS;
 
 /// Blocks in a page of the flash below at most: 256 KiB.
 pub const PAGE_BLOCKS_MAX: u32 = 64;
@@ -82,6 +86,9 @@ pub struct Geometry {
     pub capacity: u64,
     /// Of a sparse store, roots (1 GiB of host addresses each) that may be in use at once; else 0.
     pub root_limit: u32,
+    /// The body of a checkpoint lists pages of the list of roots, and these the roots: see
+    /// [`root_list`](crate::root_list). Only a sparse store may do so.
+    pub root_lists: bool,
     /// Blocks in a segment; a power of two.
     pub segment_blocks: u32,
     /// Segments.
@@ -98,12 +105,19 @@ pub struct Geometry {
     pub page_blocks: u32,
 }
 
-/// Roots that a sparse store may have in use at most: half of a checkpoint's body lists them.
+/// Roots that a sparse store may have in use at most if its checkpoints list them: five eighths of a body do.
 pub const ROOT_LIMIT_MAX: u32 = 1 << 15;
+
+/// The same if they list pages of the list of roots.
+pub const LISTED_ROOT_LIMIT_MAX: u32 = 1 << 22;
 
 /// Host blocks that a root covers.
 const BLOCKS_PER_ROOT: u64 =
     (crate::map_page::ENTRIES_PER_PAGE * crate::map_page::ENTRIES_PER_PAGE) as u64;
+
+/// Tables of leaves of a root.
+const TABLES_PER_ROOT: u64 =
+    (crate::map_page::ENTRIES_PER_PAGE / crate::root_list::LEAVES_PER_TABLE) as u64;
 
 /// Where superblock C may lie on a device of so many blocks, whatever the store's sizes are.
 pub fn third_superblocks(device_size: u64) -> impl Iterator<Item = Pba> {
@@ -147,6 +161,19 @@ impl Geometry {
     /// Whether there may be more host addresses than blocks.
     pub const fn is_sparse(&self) -> bool {
         self.root_limit > 0
+    }
+
+    /// The highest number that the limit of roots may be.
+    pub const fn root_limit_max(&self) -> u32 {
+        if self.root_lists { LISTED_ROOT_LIMIT_MAX } else { ROOT_LIMIT_MAX }
+    }
+
+    /// Tables of 32 leaves that may be in use at once in a store with a list of roots: one for each root, and all of
+    /// sixteen times as many roots as the capacity fills.
+    pub fn tables_max(&self) -> u64 {
+        let limit = u64::from(self.root_limit);
+        let complete = (16 * self.capacity.div_ceil(BLOCKS_PER_ROOT)).max(256).min(limit);
+        limit + (TABLES_PER_ROOT - 1) * complete
     }
 
     /// Roots that may be in use at once.
@@ -243,7 +270,8 @@ impl Superblock {
         let holes = if self.patched { FEATURE_HOLES } else { 0 };
         let long_records = if self.long_records { FEATURE_LONG_RECORDS } else { 0 };
         let pages = if self.geometry.has_pages() { FEATURE_PAGES } else { 0 };
-        holes | long_records | pages
+        let root_lists = if self.geometry.root_lists { FEATURE_ROOT_LISTS } else { 0 };
+        holes | long_records | pages | root_lists
     }
 
     /// Writes the superblock.
@@ -300,7 +328,7 @@ impl Superblock {
         if version != FORMAT_VERSION {
             return Err(corrupt(Reason::Version(version)));
         }
-        let unknown = u32_at::<44>(block) & !(FEATURE_HOLES | FEATURE_LONG_RECORDS | FEATURE_PAGES);
+        let unknown = u32_at::<44>(block) & !FEATURES;
         if unknown != 0 {
             return Err(corrupt(Reason::Features(unknown)));
         }
@@ -318,6 +346,7 @@ impl Superblock {
                 volume_size: u64_at::<80>(block),
                 capacity: u64_at::<152>(block),
                 root_limit: u32_at::<160>(block),
+                root_lists: u32_at::<44>(block) & FEATURE_ROOT_LISTS != 0,
                 segment_blocks: u32_at::<52>(block),
                 segment_count: u32_at::<56>(block),
                 first_segment: Pba(u32_at::<60>(block)),
@@ -380,7 +409,8 @@ impl Superblock {
         let is_somewhere = (before_log && !geometry.has_pages()) || behind_log;
         check(third == Pba::NOWHERE || is_somewhere, "third_superblock")?;
         check(geometry.capacity > 0 && geometry.capacity < log, "capacity")?;
-        check(geometry.root_limit <= ROOT_LIMIT_MAX, "root_limit")?;
+        let listed = !geometry.root_lists || geometry.is_sparse();
+        check(listed && geometry.root_limit <= geometry.root_limit_max(), "root_limit")?;
         let addresses = match geometry.is_sparse() {
             true => geometry.capacity..=crate::address::LBA_LIMIT,
             false => geometry.capacity..=geometry.capacity,
@@ -417,6 +447,7 @@ pub(crate) mod tests {
                 volume_size: 8_000,
                 capacity: 8_000,
                 root_limit: 0,
+                root_lists: false,
                 segment_blocks: 256,
                 segment_count: 38,
                 first_segment: Pba(256),
@@ -493,7 +524,7 @@ pub(crate) mod tests {
     fn a_field_that_cannot_be_is_refused_by_its_name() {
         type Change = fn(&mut Superblock);
         let end = 256 + 256 * 38;
-        let wrong: [(&str, Change); 37] = [
+        let wrong: [(&str, Change); 39] = [
             ("segment_blocks", |s| s.geometry.segment_blocks = 128),
             ("segment_blocks", |s| s.geometry.segment_blocks = 384),
             ("segment_blocks", |s| {
@@ -518,6 +549,11 @@ pub(crate) mod tests {
                 (s.geometry.root_limit, s.geometry.volume_size) = (1, (1 << 63) + 1);
             }),
             ("root_limit", |s| s.geometry.root_limit = ROOT_LIMIT_MAX + 1),
+            ("root_limit", |s| s.geometry.root_lists = true),
+            ("root_limit", |s| {
+                s.geometry.root_lists = true;
+                s.geometry.root_limit = LISTED_ROOT_LIMIT_MAX + 1;
+            }),
             ("third_superblock", |s| s.geometry.third_superblock = Pba(256)),
             ("third_superblock", |s| s.geometry.third_superblock = Pba(128)),
             ("third_superblock", |s| s.geometry.third_superblock = Pba(u32::MAX)),
@@ -619,10 +655,10 @@ pub(crate) mod tests {
     fn a_feature_that_nobody_knows_is_refused() {
         let mut block = [0; crate::BLOCK_SIZE];
         example().encode(&mut block);
-        block[44] |= 8;
+        block[44] |= 16;
         let sum = checksum::sealed::<12>(&block, 0);
         put::<12, 4>(&mut block, sum.to_le_bytes());
         let error = Superblock::decode(&block).unwrap_err();
-        assert_eq!(error.reason, Reason::Features(8));
+        assert_eq!(error.reason, Reason::Features(16));
     }
 }

@@ -10,6 +10,7 @@ use coulter_format::checkpoint::{
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::places::Places;
 use coulter_format::record::{BlockWord, Extent, RecordHeader};
+use coulter_format::root_list::{self, RootEntry};
 use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::segment_table::{CoarseAge, SegmentEntry, SegmentState};
 use coulter_format::superblock::{CheckpointLocation, Geometry, RecoveryBudget, Superblock};
@@ -100,6 +101,7 @@ fn superblock_part(body: &[u8]) -> Part {
             volume_size: 6000,
             capacity: 6000,
             root_limit: 0,
+            root_lists: false,
             segment_blocks: 256,
             segment_count: 39,
             first_segment: Pba(256),
@@ -358,6 +360,20 @@ fn segment_part() -> Part {
     Part { title: "Segment table page 0, segment 0", bytes: block.to_vec(), fields: of.fields }
 }
 
+fn root_list_part() -> Part {
+    let pointer = BlockPointer { pba: Pba(290), checksum: 0xa1 };
+    let entry = RootEntry { key: 70_000, pointer, copy: Pba(310), tables: 0x8001 };
+    let mut block = [0; BLOCK_SIZE];
+    root_list::encode([Some(entry)].into_iter(), &mut block);
+    let mut of = Fields { table: "root_list", start: 0, fields: Vec::new() };
+    of.u64("key", 0, 70_000);
+    of.u32("pba", 8, 290);
+    of.sum("checksum", 12, 0xa1);
+    of.u32("copy", 16, 310);
+    of.add("tables", 20, &[0x01, 0x80], "leaves 0 to 31 and 480 to 511");
+    Part { title: "Page 0 of the list of roots", bytes: block.to_vec(), fields: of.fields }
+}
+
 fn body_part() -> Part {
     let header = CheckpointHeader {
         sequence: 41,
@@ -374,6 +390,7 @@ fn body_part() -> Part {
         references: 1,
         parities: 1,
         copies: true,
+        root_lists: false,
     };
     let mut bytes = vec![0; BLOCK_SIZE];
     let mut writer = BodyWriter::new(&header, &counts, &mut bytes);
@@ -448,7 +465,7 @@ fn parts() -> Vec<Part> {
     let body = body_part();
     let superblock = superblock_part(&body.bytes);
     let records = [record_part(), scattered_part(), packed_part()];
-    let pages = [map_part(), run_part(), segment_part(), body];
+    let pages = [map_part(), run_part(), segment_part(), root_list_part(), body];
     [superblock].into_iter().chain(records).chain(pages).collect()
 }
 
@@ -512,6 +529,7 @@ fn the_tables_have_no_gaps_and_end_where_the_structure_ends() {
         ("run", 28),
         ("run_entry", 12),
         ("segment", 16),
+        ("root_list", 22),
         ("body", 72),
     ];
     for (table, end) in ends {
@@ -540,6 +558,7 @@ fn every_field_of_the_tables_is_in_the_example_and_where_the_table_says() {
         "run",
         "run_entry",
         "segment",
+        "root_list",
         "body",
     ] {
         let base = match table {

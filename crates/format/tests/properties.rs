@@ -18,11 +18,12 @@ use coulter_format::record::{
 use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::segment_table::{CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
 use coulter_format::superblock::{
-    CheckpointLocation, Geometry, LABEL_SIZE, ROOT_LIMIT_MAX, RecoveryBudget, Superblock,
+    CheckpointLocation, Geometry, LABEL_SIZE, LISTED_ROOT_LIMIT_MAX, ROOT_LIMIT_MAX,
+    RecoveryBudget, Superblock,
 };
 use coulter_format::{
-    BLOCK_SIZE, Block, BlockPointer, Lba, NUMBER_LIMIT, Pba, StoreId, map_page, record, run,
-    segment_table,
+    BLOCK_SIZE, Block, BlockPointer, Lba, NUMBER_LIMIT, Pba, StoreId, map_page, record, root_list,
+    run, segment_table,
 };
 use coulter_workload::Random;
 use proptest::collection::vec;
@@ -64,7 +65,9 @@ fn superblock() -> impl Strategy<Value = Superblock> {
             let segment_blocks = 1 << shift;
             let log = u64::from(segment_blocks) * u64::from(segment_count);
             let capacity = 1 + volume.index(log as usize - 1) as u64;
-            let root_limit = if extra % 2 == 0 { 0 } else { 1 + extra as u32 % ROOT_LIMIT_MAX };
+            let root_lists = extra % 8 == 7;
+            let most = if root_lists { LISTED_ROOT_LIMIT_MAX } else { ROOT_LIMIT_MAX };
+            let root_limit = if extra % 2 == 0 { 0 } else { 1 + extra as u32 % most };
             Superblock {
                 store,
                 generation,
@@ -73,6 +76,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                     volume_size: if root_limit == 0 { capacity } else { capacity + (extra << 30) },
                     capacity,
                     root_limit,
+                    root_lists,
                     segment_blocks,
                     segment_count,
                     first_segment: Pba(segment_blocks),
@@ -107,7 +111,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
 const _: () = assert!(LABEL_SIZE == 64, "the strategy makes labels of two halves");
 
 fn extent() -> impl Strategy<Value = Extent> {
-    let kind = (1u8..=11).prop_map(|code| Kind::from_code(code).expect("codes 1 to 11 are kinds"));
+    let kind = (1u8..=13).prop_map(|code| Kind::from_code(code).expect("codes 1 to 13 are kinds"));
     (0..LBA_LIMIT - 70_000, 1u16..40, kind, any::<bool>()).prop_map(
         |(key, count, kind, relocated)| {
             let relocated = relocated && kind.has_payload();
@@ -233,6 +237,7 @@ struct Lists {
     runs: Vec<(RunHeader, Vec<BlockPointer>)>,
     references: Vec<Reference>,
     copies: bool,
+    root_lists: bool,
 }
 
 /// Places for the second copies of all that is listed.
@@ -279,6 +284,7 @@ fn lists() -> impl Strategy<Value = Lists> {
         Lists {
             references,
             copies: sequence % 2 == 1,
+            root_lists: sequence % 4 == 3,
             header: CheckpointHeader { sequence, write_clock, sweep, next_run },
             heads,
             reserved: reserved.into_iter().map(|segment| segment >> 1).collect(),
@@ -300,11 +306,18 @@ fn encode_lists(lists: &Lists) -> Vec<u8> {
         references: lists.references.len() as u32,
         parities: parities_of(lists).len() as u32,
         copies: lists.copies,
+        root_lists: lists.root_lists,
     };
     let mut writer = BodyWriter::new(&lists.header, &counts, &mut bytes);
     lists.heads.iter().for_each(|head| writer.head(*head));
     lists.reserved.iter().for_each(|segment| writer.reserved(*segment));
-    lists.roots.iter().for_each(|(key, pointer)| writer.root(*key, *pointer));
+    for (key, pointer) in &lists.roots {
+        if lists.root_lists {
+            writer.pointer(*pointer);
+        } else {
+            writer.root(*key, *pointer);
+        }
+    }
     lists.table.iter().for_each(|pointer| writer.pointer(*pointer));
     for (run, blocks) in &lists.runs {
         writer.run(run);
@@ -591,6 +604,7 @@ proptest! {
     fn any_page_is_decoded_to_its_end(block in block()) {
         prop_assert_eq!(map_page::decode(&block).count(), ENTRIES_PER_PAGE);
         prop_assert_eq!(segment_table::decode(&block).count(), SEGMENTS_PER_PAGE);
+        prop_assert_eq!(root_list::decode(&block).count(), root_list::ROOTS_PER_PAGE);
     }
 
     #[test]
@@ -637,7 +651,10 @@ proptest! {
         prop_assert_eq!(view.header(), lists.header);
         prop_assert_eq!(view.heads().collect::<Vec<_>>(), lists.heads);
         prop_assert_eq!(view.reserved().collect::<Vec<_>>(), lists.reserved);
-        prop_assert_eq!(view.roots().collect::<Vec<_>>(), lists.roots);
+        let pages: Vec<_> = lists.roots.iter().map(|(_, pointer)| *pointer).collect();
+        let (roots, pages) = if lists.root_lists { (vec![], pages) } else { (lists.roots, vec![]) };
+        prop_assert_eq!(view.roots().collect::<Vec<_>>(), roots);
+        prop_assert_eq!(view.root_lists().collect::<Vec<_>>(), pages);
         prop_assert_eq!(view.table().collect::<Vec<_>>(), lists.table);
         let runs = view.runs().map(|(run, blocks)| (run, blocks.iter().collect::<Vec<_>>()));
         prop_assert_eq!(runs.collect::<Vec<_>>(), lists.runs);
@@ -659,7 +676,8 @@ proptest! {
         bytes.truncate(cut.index(bytes.len() + 1));
         if let Ok(view) = BodyView::decode(&bytes) {
             prop_assert_eq!(view.runs().count(), view.counts().runs as usize);
-            prop_assert_eq!(view.roots().count(), view.counts().roots as usize);
+            let listed = view.roots().count() + view.root_lists().count();
+            prop_assert_eq!(listed, view.counts().roots as usize);
         }
     }
 }

@@ -11,13 +11,14 @@
 //! ```
 
 use crate::input::Input;
-use crate::store::{empty, on_flash, write_over};
+use crate::store::{empty, on_flash, with_root_list, write_over};
 use coulter_check::{BlockFn, Report, Severity};
 use coulter_engine::reclaim::Reclaim;
 use coulter_engine::{Config, OpenError, Phase, Request};
 use coulter_format::checkpoint::BodyView;
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::record::RecordView;
+use coulter_format::root_list::ENTRY_SIZE;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, map_page};
@@ -79,6 +80,7 @@ const BODY_FIELDS: &[Field] =
 const RUN_FIELDS: &[Field] =
     &[(6, 2), (8, 8), (16, 4), (20, 4), (24, 4), (28, 4), (32, 4), (36, 4)];
 const ENTRY_FIELDS: &[Field] = &[(0, 4), (4, 4)];
+const ROOT_LIST_FIELDS: &[Field] = &[(0, 8), (8, 4), (12, 4), (16, 4), (20, 2)];
 
 /// Where the body lists pointers.
 #[derive(Clone, Copy)]
@@ -139,6 +141,11 @@ fn stores() -> Vec<Crafted> {
     hand.run();
     hand.device.flush_all();
     let mut stores: Vec<_> = cuts.collect();
+    stores.push(Crafted::of(hand.device, small()));
+    // Its roots are in a list.
+    let mut hand = Hand::open(with_root_list(), small());
+    write_over(&mut hand);
+    hand.device.flush_all();
     stores.push(Crafted::of(hand.device, small()));
     stores
 }
@@ -210,6 +217,11 @@ impl Crafted {
                 0 => (0, RUN_FIELDS),
                 _ => (12 * input.below(100) as usize, &RUN_FIELDS[2..5]),
             }),
+            5 if self.superblock.geometry.root_lists => {
+                self.change_page(Kind::RootList, input, |input, _| {
+                    (ENTRY_SIZE * input.below(4) as usize, ROOT_LIST_FIELDS)
+                });
+            }
             5 => self.change_page(Kind::Root, input, |input, _| {
                 (8 * input.below(12) as usize, ENTRY_FIELDS)
             }),
@@ -390,12 +402,16 @@ fn pick(input: &mut Input<'_>, fields: &[Field]) -> Field {
 fn listed(body: &[u8]) -> Vec<Listed> {
     let view = BodyView::decode(body).expect("the engine wrote it");
     let roots = 72 + 8 * view.heads().count() + 4 * view.counts().reserved as usize;
-    let table = roots + 16 * view.roots().count();
+    let table = roots + 16 * view.roots().count() + 8 * view.root_lists().count();
     let runs = table + 8 * view.table().count();
     let mut listed = Vec::new();
     for (index, (key, pointer)) in view.roots().enumerate() {
         let at = roots + 16 * index + 8;
         listed.push(Listed { at, kind: Kind::Root, key, pba: pointer.pba });
+    }
+    for (index, pointer) in view.root_lists().enumerate() {
+        let (at, key) = (roots + 8 * index, index as u64);
+        listed.push(Listed { at, kind: Kind::RootList, key, pba: pointer.pba });
     }
     for (index, pointer) in view.table().enumerate() {
         let (at, key) = (table + 8 * index, index as u64);

@@ -9,7 +9,7 @@ use coulter_format::checkpoint::BodyView;
 use coulter_format::checksum::crc32c;
 use coulter_format::record::RecordView;
 use coulter_format::superblock::Superblock;
-use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId, map_page, run, segment_table};
+use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId, map_page, root_list, run, segment_table};
 
 const STORE: StoreId = StoreId { uuid: [6; 16], salt: 1 };
 /// Where checksums lie in superblocks and record headers.
@@ -62,6 +62,17 @@ pub(crate) fn record(bytes: &[u8]) {
         carried += 1;
     }
     assert!(carried <= payload, "no more payload than there is room for");
+}
+
+pub(crate) fn root_list(bytes: &[u8]) {
+    let block = block(bytes);
+    let entries: Vec<_> = root_list::decode(&block).collect();
+    assert_eq!(entries.len(), root_list::ROOTS_PER_PAGE);
+    let Ok(entries) = entries.into_iter().collect::<Result<Vec<_>, _>>() else { return };
+    let mut again = [0; BLOCK_SIZE];
+    root_list::encode(entries.iter().copied(), &mut again);
+    let read = root_list::decode(&again).map(|entry| entry.expect("it was accepted"));
+    assert!(read.eq(entries), "what was accepted is written and read as it is");
 }
 
 pub(crate) fn map_page(bytes: &[u8]) {

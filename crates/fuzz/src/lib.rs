@@ -35,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "superblock", run: decoders::superblock, size_max: 4200 },
     Target { name: "record", run: decoders::record, size_max: 4200 },
     Target { name: "map_page", run: decoders::map_page, size_max: 4200 },
+    Target { name: "root_list", run: decoders::root_list, size_max: 4200 },
     Target { name: "checkpoint", run: decoders::checkpoint, size_max: 16_384 },
     Target { name: "run", run: decoders::run, size_max: 4200 },
     Target { name: "segment_table", run: decoders::segment_table, size_max: 4200 },

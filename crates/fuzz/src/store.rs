@@ -4,7 +4,7 @@
 use crate::input::Input;
 use coulter_check::BlockFn;
 use coulter_engine::Config;
-use coulter_engine::create::CreateOptions;
+use coulter_engine::create::{CreateOptions, Sparse};
 use coulter_format::checkpoint::BodyView;
 use coulter_format::record::RecordView;
 use coulter_format::superblock::Superblock;
@@ -34,6 +34,23 @@ pub(crate) fn on_flash() -> Device {
         sparse: None,
         segment_blocks: 256,
         page_blocks: Some(4),
+        spare_percent: 20,
+        store: StoreId { uuid: [6; 16], salt: 1 },
+        label: [0; 64],
+        map_size: None,
+        journal_size: Some(JOURNAL_SIZE),
+        run_count_limit: Some(RUN_COUNT_LIMIT),
+    })
+}
+
+/// The same of a sparse store of which the roots are in a list.
+pub(crate) fn with_root_list() -> Device {
+    store_like(&CreateOptions {
+        device_size: 256 * (SEGMENT_COUNT + 1),
+        volume_size: Some(2000),
+        sparse: Some(Sparse { address_limit: 2000, root_limit: Some(300), root_lists: true }),
+        segment_blocks: 256,
+        page_blocks: None,
         spare_percent: 20,
         store: StoreId { uuid: [6; 16], salt: 1 },
         label: [0; 64],

@@ -160,7 +160,8 @@ fn spread(shape: Shape, random: &mut Random) -> Shape {
     let volume = WINDOW * (6 + random.below(30));
     let capacity = (200 + random.below(volume)).min(volume);
     let roots = if random.chance(20) { 3 + random.below(8) } else { 40 } as u32;
-    let sparse = Some(SparseShape { spread, capacity, roots });
+    let lists = random.chance(50);
+    let sparse = Some(SparseShape { spread, capacity, roots, lists });
     // Room for all of it, whatever the rest of the shape was made for.
     let segments = shape.segments.max(40);
     Shape { volume, segments, sparse, ..shape }

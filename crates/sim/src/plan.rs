@@ -91,6 +91,8 @@ pub struct SparseShape {
     pub capacity: u64,
     /// Roots that may be in use.
     pub roots: u32,
+    /// Checkpoints list pages of the list of roots.
+    pub lists: bool,
 }
 
 /// Addresses of a sparse volume that lie together.
@@ -420,8 +422,11 @@ impl fmt::Display for Shape {
              runs={runs} map={map} trim={trim} placement={placement} reclaim={reclaim} \
              references={references} spare={spare} prepare={prepare}"
         )?;
-        if let Some(SparseShape { spread, capacity, roots }) = self.sparse {
+        if let Some(SparseShape { spread, capacity, roots, lists }) = self.sparse {
             write!(f, " spread={spread} capacity={capacity} roots={roots}")?;
+            if lists {
+                write!(f, " lists=1")?;
+            }
         }
         if self.page_blocks > 1 {
             write!(f, " page_blocks={}", self.page_blocks)?;
@@ -518,6 +523,7 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
                 spread: spread.parse().ok().filter(|spread| *spread >= WINDOW)?,
                 capacity: number("capacity")?,
                 roots: number("roots")?.try_into().ok()?,
+                lists: word("lists") == Some("1"),
             }),
             None => None,
         },

@@ -113,6 +113,7 @@ fn store(sparse: bool) -> Device {
         sparse: sparse.then_some(coulter_engine::create::Sparse {
             address_limit: 1 << 40,
             root_limit: Some(8),
+            root_lists: true,
         }),
         volume_size: None,
         segment_blocks: 256,

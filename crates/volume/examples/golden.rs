@@ -55,6 +55,24 @@ impl Golden {
         Ok(Golden { store, content, random: Random::new(1), reclaim, placement })
     }
 
+    /// A sparse store of which the roots are in a list of their own, for it may have so many.
+    fn with_root_list() -> Result<Golden, Box<dyn Error>> {
+        let store = MemoryStore::new(FLASH_SIZE);
+        let options = CreateOptions {
+            volume_size: Some(16 << 20),
+            address_space: Some(16 << 20),
+            stretch_limit: Some(40_000),
+            segment_size: Some(2 << 20),
+            uuid: Some(*b"golden image\0\0\0\0"),
+            label: "golden".to_owned(),
+            ..CreateOptions::default()
+        };
+        let geometry = create(Box::new(store.open()?), &options)?;
+        let content = vec![0; (geometry.volume_size_bytes / BLOCK) as usize];
+        let (reclaim, placement) = (Reclaim::CopyOut, Placement::Mixed);
+        Ok(Golden { store, content, random: Random::new(1), reclaim, placement })
+    }
+
     fn open(&self) -> Result<Volume, Box<dyn Error>> {
         let volume = Volume::open(Box::new(self.store.open()?), OpenOptions::default())?;
         // Scattered, every stream is there.
@@ -196,9 +214,20 @@ fn packed() -> Result<Golden, Box<dyn Error>> {
     Ok(golden)
 }
 
+/// The life of `crashed`, its roots in a list.
+fn listed() -> Result<Golden, Box<dyn Error>> {
+    let mut golden = Golden::with_root_list()?;
+    for operations in [330, 20] {
+        let volume = golden.open()?;
+        golden.use_it(&volume, operations)?;
+        volume.abandon()?;
+    }
+    Ok(golden)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     type Life = fn() -> Result<Golden, Box<dyn Error>>;
-    let lives: [(&str, Life); 7] = [
+    let lives: [(&str, Life); 8] = [
         ("empty", empty),
         ("closed", closed),
         ("crashed", crashed),
@@ -207,6 +236,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("packed", packed),
         // The life of `crashed`, since checkpoints list second copies.
         ("copies", crashed),
+        ("listed", listed),
     ];
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     for (name, life) in lives {

@@ -39,9 +39,9 @@ pub struct CreateOptions {
     /// anything in it a map page; a write for which there is none is refused
     /// ([`RequestError::Full`](crate::service::RequestError::Full)). `None`: it offers what it can store.
     pub address_space: Option<u64>,
-    /// Stretches of 1 GiB of a sparse volume's addresses that may hold anything at once, 1 to 32,768. The
-    /// map memory keeps 12 KiB for each. `None` for sixteen times as many as the store would fill, and 256
-    /// at least.
+    /// Stretches of 1 GiB of a sparse volume's addresses that may hold anything at once, 1 to 4,194,304. The
+    /// map memory keeps 12 KiB for each; of more than 32,768 it keeps 1 KiB for each, and 12 KiB for as many as by
+    /// default. `None` for sixteen times as many as the store would fill, 256 at least and 32,768 at most.
     pub stretch_limit: Option<u32>,
     /// Bytes of a segment: a power of two from [`CreateOptions::SEGMENT_SIZE_MIN`] to 1 GiB;
     /// `None` for what suits the device, 4 to 32 MiB.
@@ -212,7 +212,8 @@ fn sparse(options: &CreateOptions) -> Result<Option<layout::Sparse>, CreateError
     if !size.is_multiple_of(SIZE) || size > CreateOptions::ADDRESS_SPACE_MAX {
         return Err(CreateError::AddressSpace);
     }
-    Ok(Some(layout::Sparse { address_limit: size / SIZE, root_limit: options.stretch_limit }))
+    let (address_limit, root_limit) = (size / SIZE, options.stretch_limit);
+    Ok(Some(layout::Sparse { address_limit, root_limit, root_lists: false }))
 }
 
 /// Blocks of spare space that there will be, about.

@@ -17,7 +17,7 @@ pub enum CreateError {
     /// The volume size is not a positive multiple of 4096.
     VolumeSize,
     /// The address space of a sparse volume is no multiple of 4096, less than it may store, or too large; or
-    /// there are to be no stretches in use, or more than 32,768.
+    /// there are to be no stretches in use, or more than 4,194,304.
     AddressSpace,
     /// The label is too long or contains control characters.
     Label {
@@ -130,7 +130,7 @@ impl fmt::Display for CreateError {
             CreateError::AddressSpace => write!(
                 f,
                 "the address space must be a multiple of 4096 bytes, at least what may be stored, and at \
-                 most 4 EiB, with 1 to 32768 stretches in use"
+                 most 4 EiB, with 1 to 4194304 stretches in use"
             ),
             CreateError::Label { size_max } => {
                 write!(f, "the label must have at most {size_max} bytes and no control characters")

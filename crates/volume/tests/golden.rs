@@ -67,7 +67,7 @@ fn compare(volume: &Volume, content: &[u8], name: &str) {
 #[test]
 fn the_present_format_has_its_images() {
     let directory = root().join(format!("format-{FORMAT_VERSION}"));
-    for name in ["empty", "closed", "crashed", "patched", "paged", "packed", "copies"] {
+    for name in ["empty", "closed", "crashed", "patched", "paged", "packed", "copies", "listed"] {
         let there = directory.join(format!("{name}.img.gz")).exists();
         assert!(there, "make them: cargo run -p coulter --example golden");
     }
@@ -122,6 +122,21 @@ fn the_checkpoint_of_the_packed_image_refers_to_records() {
     let bytes = image(&root().join(format!("format-{FORMAT_VERSION}")).join("packed"));
     let dumped = coulter_check::dump::checkpoint(&mut SliceBlocks(&bytes)).value;
     assert!(dumped.is_some_and(|checkpoint| !checkpoint.references.is_empty()));
+}
+
+#[test]
+fn the_listed_image_has_its_roots_in_a_list_with_second_copies() {
+    let bytes = image(&root().join(format!("format-{FORMAT_VERSION}")).join("listed"));
+    let dumped = coulter_check::dump::checkpoint(&mut SliceBlocks(&bytes)).value;
+    let dumped = dumped.expect("it is sound");
+    assert_eq!((dumped.root_lists.len(), dumped.roots.len()), (1, 1));
+    let kinds: Vec<String> =
+        dumped.second_copies.iter().map(|copy| copy.owner.to_string()).collect();
+    for wanted in
+        ["the second copy of page 0 of the list of roots", "the second copy of root page 0"]
+    {
+        assert!(kinds.iter().any(|kind| kind == wanted), "{wanted}: {kinds:?}");
+    }
 }
 
 /// Each record in holes that still counts is missed when its header is damaged; one that is dead is not.

@@ -56,8 +56,9 @@ fn walk(bench: &Bench, current: &HashSet<Pba>) -> Walk {
             for (offset, pba) in (0..written).zip(blocks) {
                 let stored = bench.store.rig.device.stored(pba);
                 let is_dead = stored.is_none() && !current.contains(&pba);
-                let is_header =
-                    stored.is_some_and(|block| RecordView::decode(block, &store, pba).is_ok());
+                let is_header = stored
+                    .as_ref()
+                    .is_some_and(|block| RecordView::decode(block, &store, pba).is_ok());
                 walk.stored += u64::from(stored.is_some());
                 walk.headers += u64::from(is_header);
                 walk.dead += u64::from(is_dead);

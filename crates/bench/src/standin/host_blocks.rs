@@ -69,6 +69,7 @@ mod tests {
             volume_size: 1000,
             capacity: 1000,
             root_limit: 0,
+            root_lists: false,
             segment_blocks: 256,
             segment_count: 9,
             first_segment: Pba(256),

@@ -4,8 +4,12 @@
 //! parts: one per 4096 blocks of device    blocks
 //! | none | 4096 numbers | none | …   ->   | (unused) | 4096 bytes | 4096 bytes | …
 //! ```
+//! Blocks that are nearly all zeros can be kept by the lines that are not: a store with a million map pages of one
+//! entry then takes little.
 
 use coulter_format::{BLOCK_SIZE, Block, Pba};
+use std::borrow::Cow;
+use std::collections::HashMap;
 
 const PART_BLOCKS: usize = 4096;
 const GROUP_BLOCKS: usize = 64;
@@ -23,6 +27,38 @@ pub(super) struct Ledger {
     free: Vec<u32>,
     /// The lowest number never used.
     next: u32,
+    /// Blocks that are nearly all zeros, if these are kept apart.
+    packed: Option<HashMap<u32, Box<[u8]>>>,
+}
+
+/// Bytes of a line; one bit of 64 says whether it is kept.
+const LINE: usize = BLOCK_SIZE / 64;
+
+/// Lines of a block that is kept apart.
+const LINES_MAX: u32 = 8;
+
+/// The lines that are not all zeros, behind a bit for each.
+fn pack(block: &Block) -> Option<Box<[u8]>> {
+    let (lines, _) = block.as_chunks::<LINE>();
+    let kept = lines.iter().enumerate().filter(|(_, line)| **line != [0; LINE]);
+    let bits = kept.clone().fold(0u64, |bits, (index, _)| bits | 1 << index);
+    if bits.count_ones() > LINES_MAX {
+        return None;
+    }
+    let mut packed = bits.to_le_bytes().to_vec();
+    kept.for_each(|(_, line)| packed.extend_from_slice(line));
+    Some(packed.into_boxed_slice())
+}
+
+fn unpack(packed: &[u8]) -> Block {
+    let mut block = [0; BLOCK_SIZE];
+    let (bits, lines) = packed.split_at(8);
+    let bits = u64::from_le_bytes(bits.try_into().expect("eight bytes"));
+    let kept = (0..64).filter(|index| bits & 1 << index != 0);
+    for (index, line) in kept.zip(lines.chunks_exact(LINE)) {
+        block[index * LINE..][..LINE].copy_from_slice(line);
+    }
+    block
 }
 
 impl Ledger {
@@ -34,19 +70,38 @@ impl Ledger {
             groups: Vec::new(),
             free: Vec::new(),
             next: ZEROS + 1,
+            packed: None,
         }
     }
 
+    /// From now on blocks that are nearly all zeros take little memory, and a little time.
+    pub(super) fn pack(&mut self) {
+        self.packed.get_or_insert_default();
+    }
+
     /// The block, if it is stored.
-    pub(super) fn block(&self, pba: Pba) -> Option<&Block> {
+    pub(super) fn block(&self, pba: Pba) -> Option<Cow<'_, Block>> {
+        if let Some(packed) = self.packed.as_ref().and_then(|packed| packed.get(&pba.0)) {
+            return Some(Cow::Owned(unpack(packed)));
+        }
         let (part, entry) = place(pba);
         let number = self.parts[part].as_ref().map_or(ZEROS, |part| part[entry]);
         (number != ZEROS)
             .then(|| &self.groups[number as usize / GROUP_BLOCKS][number as usize % GROUP_BLOCKS])
+            .map(Cow::Borrowed)
     }
 
     /// Stores a block.
     pub(super) fn store(&mut self, pba: Pba, block: &Block) {
+        if self.packed.is_some() {
+            self.clear(pba);
+        }
+        if let Some(packed) = &mut self.packed
+            && let Some(lines) = pack(block)
+        {
+            packed.insert(pba.0, lines);
+            return;
+        }
         let (part, entry) = place(pba);
         let part = self.parts[part].get_or_insert_with(|| Box::new([ZEROS; PART_BLOCKS]));
         if part[entry] == ZEROS {
@@ -66,6 +121,9 @@ impl Ledger {
 
     /// Turns a block into zeros.
     pub(super) fn clear(&mut self, pba: Pba) {
+        if let Some(packed) = &mut self.packed {
+            packed.remove(&pba.0);
+        }
         let (part, entry) = place(pba);
         let Some(part) = &mut self.parts[part] else { return };
         if part[entry] != ZEROS {
@@ -90,13 +148,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn blocks_that_are_nearly_all_zeros_come_back() {
+        let mut ledger = Ledger::new(1 << 20);
+        ledger.pack();
+        let mut block = [0; BLOCK_SIZE];
+        block[77] = 5;
+        block[4095] = 6;
+        ledger.store(Pba(7), &block);
+        assert_eq!((ledger.block(Pba(7)).as_deref(), ledger.stored_count()), (Some(&block), 0));
+        ledger.store(Pba(7), &[3; BLOCK_SIZE]);
+        assert_eq!(ledger.block(Pba(7)).as_deref(), Some(&[3; BLOCK_SIZE]));
+        assert_eq!(ledger.stored_count(), 1);
+        ledger.store(Pba(7), &block);
+        assert_eq!((ledger.block(Pba(7)).as_deref(), ledger.stored_count()), (Some(&block), 0));
+        ledger.clear(Pba(7));
+        assert!(ledger.block(Pba(7)).is_none());
+    }
+
+    #[test]
     fn blocks_are_stored_replaced_and_given_back() {
         let mut ledger = Ledger::new(1 << 32);
         assert!(ledger.block(Pba(u32::MAX)).is_none());
         ledger.store(Pba(u32::MAX), &[1; BLOCK_SIZE]);
         ledger.store(Pba(7), &[2; BLOCK_SIZE]);
         ledger.store(Pba(7), &[3; BLOCK_SIZE]);
-        assert_eq!(ledger.block(Pba(7)), Some(&[3; BLOCK_SIZE]));
+        assert_eq!(ledger.block(Pba(7)).as_deref(), Some(&[3; BLOCK_SIZE]));
         assert_eq!(ledger.stored_count(), 2);
         ledger.clear(Pba(7));
         ledger.clear(Pba(7));

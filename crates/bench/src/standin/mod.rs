@@ -71,6 +71,11 @@ impl StandinDevice {
         StandinDevice { ledger, size, counts, writes: None, host_blocks: None }
     }
 
+    /// From now on blocks that are nearly all zeros take little memory.
+    pub(crate) fn pack(&mut self) {
+        self.ledger.pack();
+    }
+
     /// Executes a command.
     fn execute(&mut self, command: &Command, memory: &mut Memory) {
         match *command {
@@ -97,7 +102,7 @@ impl StandinDevice {
 
     /// What the engine wrote to a block last, if that is not host data.
     #[cfg(test)]
-    pub(crate) fn stored(&self, pba: Pba) -> Option<&Block> {
+    pub(crate) fn stored(&self, pba: Pba) -> Option<std::borrow::Cow<'_, Block>> {
         self.ledger.block(pba)
     }
 
@@ -105,7 +110,7 @@ impl StandinDevice {
         match target {
             Target::Page(page) => {
                 let block = self.ledger.block(pba);
-                memory.pages[usize::from(page.0)] = block.copied().unwrap_or([0; _]);
+                memory.pages[usize::from(page.0)] = block.map_or([0; _], |block| *block);
             }
             Target::Record(record) => self.read_record(pba, count, record, 0, memory),
             Target::RecordPart { record, block } => {

@@ -29,6 +29,9 @@ pub struct CheckpointDump {
     pub reserved_holes: Vec<u32>,
     /// Root pages by key.
     pub roots: Vec<RootDump>,
+    /// Pages of the list of roots, where these are not in the body.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub root_lists: Vec<PlaceDump>,
     /// Pages of the segment table.
     pub table: Vec<PlaceDump>,
     /// Runs, from the oldest to the newest.
@@ -158,6 +161,7 @@ fn dump(store: &Store, recovery: crate::report::Recovery) -> CheckpointDump {
         reserved_segments: checkpoint.reserved.clone(),
         reserved_holes: checkpoint.holes.clone(),
         roots: roots.map(|(key, place)| RootDump { key: *key, place: (*place).into() }).collect(),
+        root_lists: checkpoint.root_lists.iter().map(|pointer| (*pointer).into()).collect(),
         table: checkpoint.table.iter().map(|pointer| (*pointer).into()).collect(),
         runs: runs.collect(),
         references: references.collect(),
@@ -201,6 +205,9 @@ impl fmt::Display for CheckpointDump {
         }
         for RootDump { key, place } in &self.roots {
             writeln!(f, "  root page {key:<10} {place}")?;
+        }
+        for (key, place) in self.root_lists.iter().enumerate() {
+            writeln!(f, "  list of roots {key:<6} {place}")?;
         }
         for (key, place) in self.table.iter().enumerate() {
             writeln!(f, "  table page {key:<9} {place}")?;

@@ -317,7 +317,18 @@ impl Work<'_, '_> {
         let keys: BTreeSet<u64> = left.chain(events.leaves()).collect();
         let trusts_map = self.trusts_map();
         let is_untold = |key: &u64| self.known.wants(*key, trusts_map) && !keys.contains(key);
-        leaves.filter(is_untold).for_each(|key| self.copier.unknown_leaf(key));
+        if self.superblock.geometry.is_sparse() {
+            // Of other roots nobody can say how many there are.
+            let listed = self.store.iter().flat_map(|store| &store.checkpoint.roots);
+            let roots: BTreeSet<u64> = listed.map(|(key, _)| *key).collect();
+            let of_root =
+                |root: &u64| root.saturating_mul(PER_LEAF)..(root + 1).saturating_mul(PER_LEAF);
+            let of_roots = roots.union(&self.known.roots).flat_map(of_root);
+            let of_roots = of_roots.filter(|key| leaves.contains(key));
+            of_roots.filter(is_untold).for_each(|key| self.copier.unknown_leaf(key));
+        } else {
+            leaves.filter(is_untold).for_each(|key| self.copier.unknown_leaf(key));
+        }
         let mut relies_on_log = false;
         for key in keys {
             let mut base = self.known.left.remove(&key).unwrap_or_else(|| Base::unknown(key));

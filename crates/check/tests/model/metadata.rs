@@ -152,6 +152,7 @@ impl Model {
             references: 0,
             parities: 0,
             copies: false,
+            root_lists: false,
         };
         let mut bytes = vec![0; 64 * BLOCK_SIZE];
         let mut writer = BodyWriter::new(&header, &counts, &mut bytes);

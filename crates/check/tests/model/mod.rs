@@ -139,6 +139,7 @@ impl Model {
             volume_size: u64::from(SEGMENT) * u64::from(segment_count) * 3 / 4,
             capacity: u64::from(SEGMENT) * u64::from(segment_count) * 3 / 4,
             root_limit: 0,
+            root_lists: false,
             segment_blocks: SEGMENT,
             segment_count,
             first_segment: Pba(SEGMENT),

@@ -117,12 +117,17 @@ impl Checkpointer {
             sweep: cut.sweep,
             next_run: *next_run,
         };
+        let root_lists = shared.superblock.geometry.root_lists;
         self.parities.list(references, copies);
         let parities = &self.parities;
         let counts = Counts {
             streams: Stream::COUNT as u16,
             reserved: (cut.reserved.len() + cut.holes.len()) as u32,
-            roots: shared.map.root_page_count() as u32,
+            roots: match root_lists {
+                true => shared.lists.root_lists.len() as u32,
+                false => shared.map.root_page_count() as u32,
+            },
+            root_lists,
             table: table.len() as u32,
             runs: runs.len() as u32,
             references: references.len() as u32,
@@ -133,7 +138,11 @@ impl Checkpointer {
         cut.heads.iter().for_each(|head| writer.head(*head));
         cut.reserved.iter().for_each(|segment| writer.reserved(*segment));
         cut.holes.iter().for_each(|segment| writer.reserved_holes(*segment));
-        shared.map.root_pages().for_each(|(key, pointer)| writer.root(key, pointer));
+        if root_lists {
+            shared.lists.root_lists.iter().for_each(|pointer| writer.pointer(*pointer));
+        } else {
+            shared.map.root_pages().for_each(|(key, pointer)| writer.root(key, pointer));
+        }
         table.iter().for_each(|pointer| writer.pointer(*pointer));
         for run in runs.iter() {
             let Run { number, sweep, blocks } = run;
@@ -147,9 +156,15 @@ impl Checkpointer {
             Some(copy) => copy.pba,
             None => Pba::NOWHERE,
         };
-        let mut roots = copies.in_order(Kind::RootCopy);
-        for (key, page) in shared.map.root_pages() {
-            writer.copy(place(roots.pointer(key), page));
+        if root_lists {
+            let mut pages = copies.in_order(Kind::RootListCopy);
+            for (key, page) in (0..).zip(&shared.lists.root_lists) {
+                writer.copy(place(pages.pointer(key), *page));
+            }
+        } else {
+            for ((_, page), copy) in shared.map.root_pages().zip(shared.map.root_copies()) {
+                writer.copy(if sings(Canary::CopyInPlace) { page.pba } else { copy });
+            }
         }
         let mut pages = copies.in_order(Kind::TableCopy);
         for (key, page) in (0..).zip(table) {

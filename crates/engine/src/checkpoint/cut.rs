@@ -38,9 +38,8 @@ impl Checkpointer {
             map_page::encode(leaves, page);
             image_keys.push((Kind::Root, key));
         };
-        let gone = &mut self.gone;
-        shared.map.cut_roots(&mut shared.segments, sequence, image, |key| gone.push(key));
-        self.release_copies(shared, Kind::RootCopy);
+        shared.map.cut_roots(&mut shared.segments, sequence, image);
+        self.next_list = 0;
         if shared.promises.blocks == 0 {
             shared.map.drop_empty_roots();
         }

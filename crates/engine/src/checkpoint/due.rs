@@ -101,8 +101,11 @@ fn runs_are_too_many(shared: &Shared) -> bool {
 fn lists_fit(shared: &Shared, runs: usize, blocks: usize) -> bool {
     let run = shared.map.run_length() / coulter_format::run::ENTRIES_PER_RUN_BLOCK + 2;
     let references = (REFERENCE_SIZE + GROUP_SIZE + PARITY_SIZE) * shared.lists.references.count();
-    let pages =
-        (16 + COPY_SIZE) * shared.map.root_count() + (8 + COPY_SIZE) * shared.lists.table.len();
+    let roots = match shared.superblock.geometry.root_lists {
+        true => (8 + COPY_SIZE) * shared.map.root_list_count(),
+        false => (16 + COPY_SIZE) * shared.map.root_count(),
+    };
+    let pages = roots + (8 + COPY_SIZE) * shared.lists.table.len();
     let size = pages + references + 32 * (runs + 1) + (8 + COPY_SIZE) * (blocks + run);
     size <= BODY_SIZE_MAX as usize / 4 * 3
 }

@@ -22,6 +22,8 @@ pub(crate) struct Lists {
     pub(crate) copies: Copies,
     /// Where the pages of the segment table lie.
     pub(crate) table: Vec<BlockPointer>,
+    /// Where the pages of the list of roots lie, if there is one.
+    pub(crate) root_lists: Vec<BlockPointer>,
     pub(crate) next_run: u64,
     /// First block and count of the durable body, and of the one being written.
     pub(crate) body: (Pba, u32),
@@ -37,6 +39,7 @@ impl Lists {
     pub(crate) fn pointer(&self, kind: Kind, key: u64) -> Option<BlockPointer> {
         match kind {
             Kind::SegmentTable => self.table.get(key as usize).copied(),
+            Kind::RootList => self.root_lists.get(key as usize).copied(),
             Kind::Run => {
                 let number = key >> RUN_KEY_SHIFT;
                 let index = (key & ((1 << RUN_KEY_SHIFT) - 1)) as usize;
@@ -51,6 +54,7 @@ impl Lists {
     fn pointer_mut(&mut self, kind: Kind, key: u64) -> Option<&mut BlockPointer> {
         match kind {
             Kind::SegmentTable => self.table.get_mut(key as usize),
+            Kind::RootList => self.root_lists.get_mut(key as usize),
             Kind::Run => {
                 let number = key >> RUN_KEY_SHIFT;
                 let index = (key & ((1 << RUN_KEY_SHIFT) - 1)) as usize;
@@ -118,12 +122,12 @@ impl Lists {
 
     /// Every block that the checkpoint lists, its own body included.
     pub(crate) fn listed<'a>(&'a self, map: &'a Map) -> impl Iterator<Item = Pba> + 'a {
-        let table = self.table.iter().map(|pointer| pointer.pba);
+        let pages = self.table.iter().chain(&self.root_lists).map(|pointer| pointer.pba);
         let runs = self.runs.iter().flat_map(|run| run.blocks.iter().map(|pointer| pointer.pba));
-        let roots = map.root_pages().map(|(_, pointer)| pointer.pba);
+        let roots = map.root_pages().map(|(_, pointer)| pointer.pba).chain(map.root_copies());
         let body = (0..self.body.1).map(|offset| self.body.0.plus(offset));
         let copies = self.copies.iter().map(|pointer| pointer.pba);
-        table.chain(runs).chain(roots).chain(body).chain(copies).filter(|pba| *pba != Pba::NOWHERE)
+        pages.chain(runs).chain(roots).chain(body).chain(copies).filter(|pba| *pba != Pba::NOWHERE)
     }
 }
 

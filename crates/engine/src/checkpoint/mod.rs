@@ -4,7 +4,7 @@
 //! ```text
 //! Quiesce     relocations and leaf pages on their way arrive
 //! ─ cut ─     everything applied up to here is in the checkpoint; images are taken in memory
-//! Images      run, root pages, table pages go into the metadata stream
+//! Images      run, root pages, table pages go into the metadata stream; then the list of roots
 //! Body        the lists of all those places, in one record; and a second copy of them before the log
 //! Flush       … makes all of it durable
 //! Superblock  names the body; alternating copies
@@ -25,6 +25,7 @@ mod copies;
 mod cut;
 mod due;
 mod lists;
+mod root_lists;
 mod runs;
 
 use crate::api::{Buffers, Command, IoResult, Phase, RecordRef, RequestId, Target};
@@ -96,6 +97,8 @@ pub(crate) struct Checkpointer {
     images: Vec<Block>,
     image_keys: Vec<(Kind, u64)>,
     next_image: usize,
+    /// Pages of the list of roots from this one on are still to be written.
+    next_list: usize,
     /// Keys of what a cut lists no more; empty between cuts.
     gone: Vec<u64>,
     /// Memory of a body; of a store that is only read, none.
@@ -152,9 +155,8 @@ impl Checkpointer {
         if self.stage == CutStage::Quiesce {
             self.quiesce(shared, buffers);
         }
-        if self.stage == CutStage::Images {
-            self.write_images(shared, buffers);
-        }
+        // As often as there are images that can be written now.
+        while self.stage == CutStage::Images && self.write_images(shared, buffers) {}
         if self.stage == CutStage::Body {
             self.write_body(shared, buffers);
         }
@@ -211,7 +213,8 @@ impl Checkpointer {
         }
     }
 
-    fn write_images(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+    /// Writes the images that were taken. Returns whether all of them are on the device and others were taken.
+    fn write_images(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) -> bool {
         // First all of them, then their second copies: in other records, behind the first. Of parity there is none.
         let count = self.images.len();
         while self.next_image < 2 * count {
@@ -226,7 +229,7 @@ impl Checkpointer {
                 (false, _) => kind,
             };
             let extent = Extent { key, count: 1, kind, relocated: false };
-            let Some(record) = shared.metadata_record(&extent, buffers) else { return };
+            let Some(record) = shared.metadata_record(&extent, buffers) else { return false };
             let place = 1 + shared.log.record(record).payload as usize;
             assert!(place < crate::api::RECORD_BLOCKS, "a record that takes it has room");
             let image = &self.images[index];
@@ -238,16 +241,22 @@ impl Checkpointer {
                 Kind::HeaderParity => &mut shared.statistics.header_parity_blocks,
                 kind if kind.is_copy() => &mut shared.statistics.copy_blocks,
                 Kind::Run => &mut shared.statistics.run_blocks,
-                Kind::Root => &mut shared.statistics.root_blocks,
+                Kind::Root | Kind::RootList => &mut shared.statistics.root_blocks,
                 _ => &mut shared.statistics.table_blocks,
             } += 1;
         }
         if shared.log.filling(Stream::Metadata).is_some() {
             shared.seal(Stream::Metadata, buffers);
         }
-        if shared.log.is_quiet(Origin::Metadata) {
+        // Pages of the list of roots say where the root pages are that were just written.
+        if !shared.log.is_quiet(Origin::Metadata) {
+            return false;
+        }
+        let are_more = self.take_root_lists(shared);
+        if !are_more {
             self.enter(shared, CutStage::Body);
         }
+        are_more
     }
 
     fn checkpoint_flush(&mut self, shared: &mut Shared, stage: CutStage) {

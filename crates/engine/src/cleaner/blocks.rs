@@ -97,6 +97,7 @@ impl Cleaner {
                 None => Standing::Unknown(block.key),
             },
             Kind::Root => lies_here(shared.map.root_page(block.key)),
+            Kind::RootCopy => lies_here(shared.map.root_copy(block.key)),
             kind => lies_here(shared.lists.pointer(kind, block.key)),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{JOURNAL_SIZE_MAX, JOURNAL_SIZE_MIN, RUN_COUNT_MAX};
 use core::fmt;
-use coulter_format::superblock::ROOT_LIMIT_MAX;
+use coulter_format::superblock::LISTED_ROOT_LIMIT_MAX;
 
 /// Why a store cannot be laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum LayoutError {
         limit: u64,
     },
     /// A sparse volume would show fewer addresses than it may map, or more than 2^63, or would have no
-    /// roots or more than [`ROOT_LIMIT_MAX`].
+    /// roots or more than [`LISTED_ROOT_LIMIT_MAX`].
     Addresses,
     /// The volume has no blocks.
     VolumeEmpty,
@@ -61,7 +61,7 @@ impl fmt::Display for LayoutError {
             LayoutError::Addresses => write!(
                 formatter,
                 "a sparse volume shows as many addresses as it may map or more, 2^63 at most, in 1 to \
-                 {ROOT_LIMIT_MAX} roots"
+                 {LISTED_ROOT_LIMIT_MAX} roots"
             ),
             LayoutError::VolumeEmpty => write!(formatter, "the volume has no blocks"),
             LayoutError::MapTooSmall { needed } => {

@@ -10,6 +10,7 @@ fn a_segment_that_was_opened_for_nothing_is_listed_once() {
         volume_size: 256,
         capacity: 256,
         root_limit: 0,
+        root_lists: false,
         segment_blocks: 256,
         segment_count: 8,
         first_segment: Pba(256),

@@ -12,10 +12,12 @@ use super::order::{KEY_SIZE_MAX, Order};
 use super::root::bit_of;
 pub(crate) use super::root::{Root, RootState};
 use super::tables::{LEAVES_PER_TABLE, LeafIndex, TABLE_SIZE, TABLES_PER_ROOT, Tables};
+use crate::index_set::IndexSet;
 use crate::memory::{self, NoMemory};
 use alloc::vec::Vec;
 use coulter_format::Lba;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::root_list::ROOTS_PER_PAGE;
 
 /// A leaf's place in the directory. Valid until the next cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +53,12 @@ impl Limits {
         let root = ROOT_SIZE as u64;
         match self.tables {
             None => self.roots * (root + (TABLES_PER_ROOT * TABLE_SIZE) as u64),
-            // A piece more, for the one that is begun.
+            // A page and a piece more, for those that are begun. Besides a root there is its key, here and in the
+            // list of those that changed, and its place in the list of free ones; and of a table the latter.
             Some(tables) => {
-                self.roots * (root + KEY_SIZE_MAX as u64 + 4)
-                    + (tables + TABLES_PER_ROOT as u64) * (TABLE_SIZE as u64 + 4)
+                let roots = self.roots + ROOTS_PER_PAGE as u64;
+                let tables = tables + TABLES_PER_ROOT as u64;
+                roots * (root + KEY_SIZE_MAX as u64 + 8 + 4) + tables * (TABLE_SIZE as u64 + 4)
             }
         }
     }
@@ -76,12 +80,12 @@ pub(crate) struct Directory {
     /// By index, in pieces of [`ROOTS_PER_PIECE`]. Roots `0..dense` have their index as key.
     roots: Vec<Vec<Root>>,
     /// Indices where there is no root any more.
-    free: Vec<u32>,
+    pub(super) free: Vec<u32>,
     /// Roots that are there.
-    count: usize,
+    pub(super) count: usize,
     /// The others by key.
-    order: Order,
-    limits: Limits,
+    pub(super) order: Order,
+    pub(super) limits: Limits,
     tables: Tables,
     /// Tables that roots need, if these are counted.
     needed: u64,
@@ -89,6 +93,8 @@ pub(crate) struct Directory {
     changed: Vec<u64>,
     /// Roots from here on are looked at by the next cut.
     looked_at: usize,
+    /// Pages of the list of roots that changed, if there is one: see [`super::root_list`].
+    pub(super) changed_lists: Option<IndexSet>,
 }
 
 impl Directory {
@@ -103,6 +109,7 @@ impl Directory {
             needed: 0,
             changed: memory::list(limits.roots as usize)?,
             looked_at: 0,
+            changed_lists: super::root_list::none_changed(&limits)?,
         };
         directory.grow(limits.dense)?;
         Ok(directory)
@@ -146,22 +153,31 @@ impl Directory {
                 *self.root_mut(index as usize) = root;
                 index as usize
             }
-            None => {
-                let index = self.count;
-                if index.is_multiple_of(ROOTS_PER_PIECE) {
-                    // Room for all there will be: forgetting roots asks for no memory.
-                    memory::reserve_amply(&mut self.free, index + ROOTS_PER_PIECE)?;
-                    let rest = (self.limits.roots as usize).saturating_sub(index);
-                    let piece = memory::list(rest.clamp(1, ROOTS_PER_PIECE))?;
-                    memory::push(&mut self.roots, piece)?;
-                }
-                memory::push(&mut self.roots[index / ROOTS_PER_PIECE], root)?;
-                index
-            }
+            None => self.add_place(root)?,
         };
         self.count += 1;
         assert_eq!(self.root(index).key, key, "the root lies at its index");
         Ok(index)
+    }
+
+    /// One place more; in it something that is not counted yet.
+    pub(super) fn add_place(&mut self, root: Root) -> Result<usize, NoMemory> {
+        let index = self.place_count();
+        if index.is_multiple_of(ROOTS_PER_PIECE) {
+            // Room for all there will be: forgetting roots asks for no memory.
+            memory::reserve_amply(&mut self.free, index + ROOTS_PER_PIECE)?;
+            let rest = (self.limits.roots as usize).saturating_sub(index);
+            let piece = memory::list(rest.clamp(1, ROOTS_PER_PIECE))?;
+            memory::push(&mut self.roots, piece)?;
+        }
+        memory::push(&mut self.roots[index / ROOTS_PER_PIECE], root)?;
+        Ok(index)
+    }
+
+    /// Places that there are, with a root or without.
+    pub(super) fn place_count(&self) -> usize {
+        let last = self.roots.last().map_or(0, Vec::len);
+        self.roots.len().saturating_sub(1) * ROOTS_PER_PIECE + last
     }
 
     /// A leaf page of a root moved: the next checkpoint writes the root's page.
@@ -331,7 +347,7 @@ impl Directory {
     /// Of a volume with very many roots some are looked at, others the next time.
     pub(crate) fn drop_empty(&mut self) -> (usize, u64) {
         let before = (self.count, self.needed);
-        let end = self.count + self.free.len();
+        let end = self.place_count();
         for _ in 0..end.min(LOOKED_AT_MAX) {
             self.looked_at = if self.looked_at + 1 < end { self.looked_at + 1 } else { 0 };
             let root = self.root(self.looked_at);
@@ -351,6 +367,7 @@ impl Directory {
         let root = self.root_mut(index);
         let (key, needed, dirty) = (root.key, root.needed, root.dirty);
         assert_eq!(dirty, 0, "nothing of it is to be swept");
+        assert!(!root.disk.is_mapped(), "its page was given up");
         let tables = core::mem::replace(&mut root.tables, Root::empty(key, 0).tables);
         tables.into_iter().filter(|table| table.is_some()).for_each(|t| self.tables.give_back(t));
         if self.limits.tables.is_some() {

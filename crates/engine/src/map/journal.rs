@@ -1,20 +1,17 @@
-//! From the journal to a run and, at recovery, from runs to chains; and the root pages.
+//! From the journal to a run and, at recovery, from runs to chains.
 //!
 //! A journal entry names an address (× 2), or a whole leaf (its first address × 2 + 1). Sorting
 //! brings a leaf's mark right behind its first address; whatever follows of that leaf is covered
 //! by the mark.
 
-use super::directory::{Flag, LeafPlace, RootState, split};
+use super::directory::{Flag, LeafPlace, split};
 use super::frames::CellIndex;
 use super::{ENTRIES_PER_PAGE, Map, Update};
 use crate::canary::{Canary, sings};
-use crate::memory::NoMemory;
-use crate::segments::Segments;
-use crate::units::Sequence;
 use alloc::vec::Vec;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::run::{RunBlockWriter, RunEntry};
-use coulter_format::{Block, BlockPointer, Lba, Pba};
+use coulter_format::{Block, BlockPointer, Lba};
 
 /// A block of zeros, to be copied.
 pub(crate) static EMPTY_BLOCK: [Block; 1] = [[0; coulter_format::BLOCK_SIZE]];
@@ -280,123 +277,16 @@ impl Map {
         leaf.set(Flag::Dead, !entry.released);
         true
     }
-
-    /// Sets where a root page lies, at recovery.
-    pub(crate) fn restore_root(&mut self, key: u64, pointer: BlockPointer) -> Result<(), NoMemory> {
-        let index = self.directory.try_root_index(key)?;
-        let root = self.directory.root_mut(index);
-        root.disk = pointer;
-        assert!(root.state == RootState::Loaded && !root.has_tables(), "it is restored once");
-        root.state = RootState::OnDevice;
-        self.root_page_count += 1;
-        Ok(())
-    }
-
-    /// Takes the images of all root pages that changed, in order, for a checkpoint: `image` is told of a
-    /// root's leaf pages. One that leads nowhere any more has none, and `gone` is told of it.
-    pub(crate) fn cut_roots(
-        &mut self,
-        segments: &mut Segments,
-        now: Sequence,
-        mut image: impl FnMut(u64, &mut dyn Iterator<Item = BlockPointer>),
-        mut gone: impl FnMut(u64),
-    ) {
-        self.directory.sort_changed_roots();
-        while let Some(index) = self.directory.take_changed_root() {
-            let root = self.directory.root(index);
-            if self.directory.leaves(root).all(|(_, leaf)| !leaf.disk.is_mapped()) {
-                let root = self.directory.root_mut(index);
-                let old = core::mem::replace(&mut root.disk, BlockPointer::NOWHERE);
-                if old.is_mapped() {
-                    segments.release_listed(old.pba, now);
-                    self.root_page_count -= 1;
-                    assert!(self.root_page_count < u64::MAX, "a page that goes was counted");
-                    gone(root.key);
-                }
-                continue;
-            }
-            let page_of = |slot| {
-                let place = self.directory.place_in(index, slot);
-                place.map_or(BlockPointer::NOWHERE, |place| self.directory.leaf(place).disk)
-            };
-            image(root.key, &mut (0..ENTRIES_PER_PAGE).map(page_of));
-        }
-    }
-
-    /// The next checkpoint writes this root page anew.
-    pub(crate) fn root_is_to_be_written(&mut self, key: u64) {
-        let index = self.directory.root_index(key);
-        if self.directory.root(index).has_tables() {
-            self.directory.root_changed(index);
-        }
-    }
-
-    /// Whether memory knows what a root page says.
-    pub(crate) fn root_is_known(&self, key: u64) -> bool {
-        let root = self.directory.find_root(key).map(|root| self.directory.root(root));
-        root.is_some_and(|root| root.state == RootState::Loaded && root.has_tables())
-    }
-
-    /// A root page is on the device.
-    pub(crate) fn root_written(
-        &mut self,
-        segments: &mut Segments,
-        key: u64,
-        pointer: BlockPointer,
-        now: Sequence,
-    ) {
-        let index = self.directory.root_index(key);
-        let root = self.directory.root_mut(index);
-        assert!(pointer.is_mapped() && !pointer.is_lost(), "a page that was written is somewhere");
-        let old = core::mem::replace(&mut root.disk, pointer);
-        segments.retain_listed(pointer.pba);
-        if old.is_mapped() {
-            segments.release_listed(old.pba, now);
-        } else {
-            self.root_page_count += 1;
-        }
-    }
-
-    /// The cleaner copied a root page. Returns whether the copy is the page now.
-    pub(crate) fn root_relocated(
-        &mut self,
-        segments: &mut Segments,
-        key: u64,
-        source: Pba,
-        pointer: BlockPointer,
-        now: Sequence,
-    ) -> bool {
-        if self.root_page(key).is_none_or(|current| current.pba != source) {
-            return false;
-        }
-        self.root_written(segments, key, pointer, now);
-        true
-    }
-
-    /// Where a root page lies.
-    pub(crate) fn root_page(&self, key: u64) -> Option<BlockPointer> {
-        let index = self.directory.find_root(key)?;
-        Some(self.directory.root(index).disk)
-    }
-
-    /// Root pages, on the device or not.
-    pub(crate) fn root_count(&self) -> usize {
-        self.directory.root_count() + self.held.0
-    }
-
-    /// All root pages on the device, by key.
-    pub(crate) fn root_pages(&self) -> impl Iterator<Item = (u64, BlockPointer)> + '_ {
-        let roots = self.directory.roots();
-        roots.filter(|root| root.disk.is_mapped()).map(|root| (root.key, root.disk))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{EntryWidth, LoadPurpose, LoadStep, PageWrite};
     use super::*;
+    use crate::segments::Segments;
     use crate::segments::State;
     use crate::units::SegmentIndex;
+    use coulter_format::Pba;
     use coulter_format::superblock::{Geometry, RecoveryBudget};
 
     fn map_and_segments() -> (Map, Segments) {
@@ -404,6 +294,7 @@ mod tests {
             volume_size: 1 << 16,
             capacity: 1 << 16,
             root_limit: 0,
+            root_lists: false,
             segment_blocks: 4096,
             segment_count: 40,
             first_segment: Pba(4096),
@@ -459,7 +350,7 @@ mod tests {
     fn of_a_discarded_leaf_without_page_a_run_says_that_all_else_is_unmapped() {
         let (mut map, mut segments) = map_and_segments();
         let start = 3 * ENTRIES_PER_PAGE as u64;
-        map.restore_root(0, pointer(1)).expect("there is memory");
+        map.restore_root(0, pointer(1), Pba::NOWHERE).expect("there is memory");
         map.discard_leaf(&mut segments, 3, 1);
         map.update(&mut segments, Lba(start + 8), pointer(2), 1);
         assert_eq!(map.load_step(3, LoadPurpose::Clean), LoadStep::ReadRoot(0, pointer(1)));

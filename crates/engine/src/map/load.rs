@@ -201,6 +201,7 @@ mod tests {
         volume_size: 1 << 16,
         capacity: 1 << 16,
         root_limit: 0,
+        root_lists: false,
         segment_blocks: 256,
         segment_count: 400,
         first_segment: Pba(256),
@@ -222,7 +223,7 @@ mod tests {
                 Segments::new(GEOMETRY).expect("there is memory"),
             );
             let on_device = BlockPointer { pba: Pba(300), checksum: 1 };
-            map.restore_root(0, on_device).expect("there is memory");
+            map.restore_root(0, on_device, Pba::NOWHERE).expect("there is memory");
             map.discard_leaf(&mut segments, 3, 1);
             let lba = Lba(3 * ENTRIES_PER_PAGE as u64 + 5);
 

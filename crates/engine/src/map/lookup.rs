@@ -32,7 +32,8 @@ impl Map {
                 let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
                 let state = root.map(|root| self.directory.root(root).state);
                 let is_known = matches!(state, None | Some(RootState::Loaded));
-                (is_known || !self.directory.may_hold(key)).then_some(false)
+                let is_known = is_known || !self.directory.may_hold(key);
+                (is_known && !self.roots_missing).then_some(false)
             }
         }
     }
@@ -86,7 +87,9 @@ impl Map {
         }
         let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
         match root.map(|root| self.directory.root(root).state) {
-            None | Some(RootState::Loaded) => Lookup::Unmapped,
+            Some(RootState::Loaded) => Lookup::Unmapped,
+            None | Some(RootState::Damaged) if self.roots_missing => Lookup::Damaged,
+            None => Lookup::Unmapped,
             Some(_) if !self.directory.may_hold(key) => Lookup::Unmapped,
             Some(RootState::Damaged) => Lookup::Damaged,
             Some(_) => Lookup::Miss(key),
@@ -96,6 +99,9 @@ impl Map {
     /// The first address from here on of which the leaf may hold anything; behind all of them if there is none.
     pub(crate) fn next_leaf_in_use(&self, lba: u64) -> u64 {
         let (leaf, _) = split(Lba(lba));
+        if self.roots_missing {
+            return lba;
+        }
         let next = self.directory.next_in_use(leaf);
         let next =
             next.map_or(u64::MAX, |next| next.saturating_mul(ENTRIES_PER_PAGE as u64).max(lba));

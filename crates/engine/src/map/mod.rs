@@ -40,6 +40,8 @@ mod memory;
 mod order;
 mod recovery_memory;
 mod root;
+mod root_list;
+mod root_pages;
 mod settle;
 mod sweep;
 mod tables;
@@ -56,7 +58,7 @@ use coulter_format::Lba;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::superblock::{Geometry, RecoveryBudget};
-use directory::{Directory, Flag, LeafPlace, Limits, split};
+use directory::{Directory, Flag, LeafPlace, Limits, RootState, split};
 pub(crate) use entries::EntryWidth;
 use frames::{CELL_SIZE, Frames};
 pub(crate) use journal::{EMPTY_BLOCK, RunBuilder};
@@ -103,6 +105,8 @@ pub(crate) struct Map {
     doubt: Doubt,
     /// Addresses that were in doubt and are marked lost, until they are written or discarded: for those who ask how many.
     lost: Doubt,
+    /// A page of the list of roots is lost: of addresses in no root that is known nothing is known.
+    roots_missing: bool,
     /// Until all has been replayed.
     is_recovering: bool,
     /// Cells promised to blocks in flight.
@@ -133,11 +137,16 @@ pub(crate) fn directory_size(roots: u64) -> u64 {
     Limits { dense: roots, roots, tables: None }.size()
 }
 
+/// Bytes that the directory of a volume can take.
+pub(crate) fn directory_size_of(geometry: &Geometry) -> u64 {
+    limits(geometry).size()
+}
+
 /// What the directory of a volume may come to.
 fn limits(geometry: &Geometry) -> Limits {
     let roots = geometry.roots_max();
     let dense = if geometry.is_sparse() { 0 } else { roots };
-    Limits { dense, roots, tables: None }
+    Limits { dense, roots, tables: geometry.root_lists.then(|| geometry.tables_max()) }
 }
 
 /// Leaves that may be in use at once.
@@ -200,6 +209,7 @@ impl Map {
             recovery: RecoveryMemory::new((budget_size / FRAME_SIZE_MAX) as usize),
             doubt: Doubt::default(),
             lost: Doubt::default(),
+            roots_missing: false,
             is_recovering: true,
             reserved_cells: 0,
             relocating: 0,
@@ -273,7 +283,12 @@ impl Map {
         assert!(self.is_recovering, "once it runs, leaves are made as they are written");
         for leaf in first..=last {
             if is_data || self.directory.may_hold(leaf) {
-                self.directory.try_place(leaf)?;
+                let is_new = !self.has_root(leaf / ENTRIES_PER_PAGE as u64);
+                let place = self.directory.try_place(leaf)?;
+                if is_new && self.roots_missing {
+                    // What it says of other leaves is lost.
+                    self.directory.root_mut(place.root).state = RootState::Damaged;
+                }
             }
         }
         Ok(())
@@ -292,7 +307,21 @@ impl Map {
         let first =
             roots.next().map(|index| self.directory.root(index).key.saturating_mul(per_root));
         let next = first.map_or(self.volume_size.max(lba), |first| first.max(lba));
-        next.min(self.doubt.next(lba))
+        if self.roots_missing { lba } else { next.min(self.doubt.next(lba)) }
+    }
+
+    /// Whether these leaves' tables are in use, or may come into use.
+    pub(crate) fn has_tables_for(&self, leaves: &[u64]) -> bool {
+        let is_new = |leaf: &&u64| !self.directory.may_hold(**leaf);
+        let new = leaves.iter().filter(is_new).count() as u64;
+        new <= self.directory.tables_left().saturating_sub(self.held.1)
+    }
+
+    /// Takes the table of a leaf into use.
+    pub(crate) fn make_table(&mut self, leaf: u64) {
+        let (root, slot) = split(Lba(leaf));
+        let root = self.directory.root_index(root);
+        self.directory.let_in(root, root::bit_of(slot));
     }
 
     /// Whether there is a root in which there is nothing.

@@ -228,6 +228,7 @@ mod tests {
             volume_size,
             capacity: volume_size,
             root_limit: 0,
+            root_lists: false,
             segment_blocks: 256,
             segment_count: 1,
             first_segment: Pba(256),

@@ -1,7 +1,8 @@
 //! A root page in memory: 512 leaves, 1 GiB of host space.
 
 use super::tables::{LEAVES_PER_TABLE, LeafIndex, TABLES_PER_ROOT, TableIndex};
-use coulter_format::BlockPointer;
+use coulter_format::checksum::{Kind, rebound};
+use coulter_format::{BlockPointer, Pba};
 
 /// Whether the pointers to a root's leaf pages are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,10 @@ pub(crate) struct Root {
     pub(crate) key: u64,
     /// The root page on the device.
     pub(crate) disk: BlockPointer,
+    /// Its second copy.
+    pub(super) copy: Pba,
+    /// The root page was written anew, and its copy was not yet.
+    pub(super) copy_is_old: bool,
     pub(crate) state: RootState,
     /// A leaf page moved since the root page was last written. It is listed then.
     pub(super) changed: bool,
@@ -38,6 +43,8 @@ impl Root {
         Root {
             key,
             disk: BlockPointer::NOWHERE,
+            copy: Pba::NOWHERE,
+            copy_is_old: false,
             state: RootState::Loaded,
             changed: false,
             dirty: 0,
@@ -51,6 +58,13 @@ impl Root {
     pub(super) fn leaf(&self, slot: usize) -> Option<LeafIndex> {
         let table = self.tables[slot / LEAVES_PER_TABLE];
         table.is_some().then(|| table.leaf(slot))
+    }
+
+    /// The page's second copy, if there is one and it says the same.
+    pub(super) fn copy(&self) -> Option<BlockPointer> {
+        let is_there = self.copy != Pba::NOWHERE && self.disk.is_mapped() && !self.copy_is_old;
+        let checksum = rebound(self.disk.checksum, self.key, Kind::Root, Kind::RootCopy);
+        is_there.then_some(BlockPointer { pba: self.copy, checksum })
     }
 
     /// Whether there is anything to be known of any leaf.

@@ -2,6 +2,7 @@
 //!
 //! | damaged, in both copies | in doubt |
 //! |---|---|
+//! | a page of the list of roots | all addresses of which no other page lists the root, and nothing can be written |
 //! | a page of the segment table | nothing, but nothing can be written: nobody knows which segments are free |
 //! | a block of a run | what lies between the entries before and behind it, in leaves that the sweep has not passed since |
 //! | a header that the checkpoint refers to | all leaves that the sweep has not passed since |
@@ -77,6 +78,7 @@ impl Recovery {
     ) -> Result<(), OpenError> {
         shared.degrade(error, false)?;
         match self.items[next] {
+            Item::RootList { .. } => shared.map.lose_root_list()?,
             Item::TablePage { key, .. } => self.give_up_table_page(shared, key),
             Item::RunBlock { run, .. } => {
                 if self.beyond.run.is_none_or(|(given_up, _)| given_up != run) {

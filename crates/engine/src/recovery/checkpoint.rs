@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use coulter_format::checkpoint::{BodyView, Reference};
 use coulter_format::checksum::{Kind, crc32c};
 use coulter_format::record::{Entry, RecordView};
+use coulter_format::root_list::ROOTS_PER_PAGE;
 use coulter_format::run::{ENTRIES_PER_RUN_BLOCK, RunEntry};
 use coulter_format::segment_table::{self, SegmentState};
 use coulter_format::{
@@ -38,6 +39,16 @@ impl WrongBody {
 impl From<NoMemory> for WrongBody {
     fn from(refused: NoMemory) -> WrongBody {
         WrongBody::Memory(refused)
+    }
+}
+
+/// Takes over where the root pages lie that a page of their list tells of.
+fn take_root_list(shared: &mut Shared, block: &Block, pba: Pba) -> Result<(), OpenError> {
+    let geometry = shared.superblock.geometry;
+    let inside = |pba| segment_of(&geometry, pba).is_some();
+    match shared.map.restore_root_list(block, inside)? {
+        Ok(()) => Ok(()),
+        Err(name) => Err(damaged(Structure::RootList, Reason::Field(name), pba)),
     }
 }
 
@@ -116,12 +127,26 @@ impl Recovery {
         check(body.reserved().chain(body.reserved_holes()).all(is_new), "reserved")?;
         self.reserved = memory::listed(body.reserved().map(SegmentIndex))?;
         self.holes = memory::listed(body.reserved_holes().map(SegmentIndex))?;
-        // Each has 12 KiB of directory: more than the volume can have would be more than was allowed.
+        // Each has a directory: more than the volume can have would be more than was allowed.
         let root_count = shared.map.root_key_limit();
         check(body.roots().all(|(key, p)| key < root_count && inside(&p)), "root")?;
-        check(body.counts().roots as u64 <= shared.map.roots_max(), "root_count")?;
-        for (key, pointer) in body.roots() {
-            shared.map.restore_root(key, pointer)?;
+        check(body.roots().count() as u64 <= shared.map.roots_max(), "root_count")?;
+        check(body.counts().root_lists == geometry.root_lists, "version")?;
+        // Of the roots in a body that lists copies these are told first.
+        let copies = body.copies().chain(core::iter::repeat(Pba::NOWHERE));
+        for ((key, pointer), copy) in body.roots().zip(copies) {
+            let is_inside = copy == Pba::NOWHERE || segment_of(&geometry, copy).is_some();
+            check(is_inside, "copy")?;
+            shared.map.restore_root(key, pointer, copy)?;
+        }
+        let list_count = (shared.map.roots_max() as usize).div_ceil(ROOTS_PER_PAGE);
+        let mut root_lists = memory::list(if geometry.root_lists { list_count } else { 0 })?;
+        let fits = body.root_lists().count() <= list_count;
+        check(fits && body.root_lists().all(|page| inside(&page)), "root_count")?;
+        root_lists.extend(body.root_lists());
+        for (index, pointer) in root_lists.iter().enumerate() {
+            let item = Item::RootList { key: index as u64, pointer: *pointer };
+            memory::push(&mut self.items, item)?;
         }
         let table = memory::listed(body.table())?;
         let pages = (geometry.segment_count as usize).div_ceil(segment_table::SEGMENTS_PER_PAGE);
@@ -155,12 +180,13 @@ impl Recovery {
         assert_eq!(table.len(), pages, "a page for so many segments");
         let budget = &shared.superblock.budget;
         let run_blocks = budget.journal_size as usize / ENTRIES_PER_RUN_BLOCK + 2;
-        let listed = table.len() + shared.map.root_count() + references::count_max(budget);
+        let listed = table.len() + root_lists.capacity() + references::count_max(budget);
         let of_runs = run_blocks * budget.run_count_limit as usize;
         shared.lists.copies.allow(listed + of_runs)?;
         shared.lists.runs = Runs::new(runs, budget.run_count_limit)?;
         shared.lists.references = References::new(&shared.superblock.budget, referred.into_iter())?;
         shared.lists.table = table;
+        shared.lists.root_lists = root_lists;
         shared.lists.next_run = header.next_run;
         shared.lists.body = (shared.superblock.checkpoint.pba, body_blocks);
         shared.map.restore_sweep(header.sweep);
@@ -175,6 +201,7 @@ impl Recovery {
         block: &Block,
     ) -> Result<(), OpenError> {
         match *item {
+            Item::RootList { pointer, .. } => take_root_list(shared, block, pointer.pba),
             Item::TablePage { key, pointer } => {
                 self.take_table_page(shared, key, block, pointer.pba)
             }

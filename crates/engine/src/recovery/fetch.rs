@@ -19,6 +19,7 @@ impl Item {
     /// Where its second copy lies, or the parity from which it is rebuilt, if there is one.
     fn copy(&self, shared: &Shared) -> Option<Pba> {
         let (kind, key) = match *self {
+            Item::RootList { key, .. } => (Kind::RootListCopy, key),
             Item::TablePage { key, .. } => (Kind::TableCopy, key),
             Item::RunBlock { key, .. } => (Kind::RunCopy, key),
             Item::Header(referred) => (Kind::HeaderParity, u64::from(referred.group.0)),
@@ -29,6 +30,7 @@ impl Item {
     /// Whether a block is what is meant, wherever it was read from.
     fn verify(&self, shared: &Shared, block: &Block) -> Result<(), OpenError> {
         let (kind, key, pointer, structure) = match *self {
+            Item::RootList { key, pointer } => (Kind::RootList, key, pointer, Structure::RootList),
             Item::TablePage { key, pointer } => {
                 (Kind::SegmentTable, key, pointer, Structure::SegmentTable)
             }
@@ -65,7 +67,8 @@ impl Recovery {
         body: &BodyView<'_>,
     ) -> Result<(), WrongBody> {
         let geometry = shared.superblock.geometry;
-        let mut places = body.copies();
+        // Those of root pages were taken with the pages.
+        let mut places = body.copies().skip(body.roots().count());
         let mut put = |kind: Kind, key, pointer: BlockPointer| {
             // A copy in the place of the first is none.
             let pba = places.next().filter(|pba| *pba != Pba::NOWHERE && *pba != pointer.pba);
@@ -76,8 +79,8 @@ impl Recovery {
             shared.lists.copies.try_put(copy, key, BlockPointer { pba, checksum })?;
             Ok::<_, WrongBody>(())
         };
-        for (key, pointer) in body.roots() {
-            put(Kind::Root, key, pointer)?;
+        for (key, pointer) in (0..).zip(body.root_lists()) {
+            put(Kind::RootList, key, pointer)?;
         }
         for (key, pointer) in (0..).zip(body.table()) {
             put(Kind::SegmentTable, key, pointer)?;
@@ -206,6 +209,7 @@ impl Recovery {
 pub(super) fn repair(shared: &mut Shared, item: &Item, block: &Block) {
     shared.statistics.metadata_copies_used += 1;
     match *item {
+        Item::RootList { key, .. } => shared.map.root_list_is_to_be_written(key as usize),
         Item::TablePage { key, .. } => shared.lists.copies.repair(Kind::SegmentTable, key, block),
         Item::RunBlock { key, .. } => shared.lists.copies.repair(Kind::Run, key, block),
         Item::Header(_) => {}

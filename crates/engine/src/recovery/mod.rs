@@ -3,7 +3,7 @@
 //! ```text
 //! Superblocks  both copies are looked for; the newest valid one wins
 //! Body         the checkpoint's lists; their second copy if the first is damaged
-//! Table        the segment table
+//! Table        the pages of the list of roots, if there is one, and the segment table
 //! Discover     the log behind the checkpoint is walked: the streams' heads and the reserved
 //!              segments, and the reserved holes are searched; nothing else
 //! Runs         updates that no leaf page contains, oldest first, and the headers of records that are
@@ -119,6 +119,8 @@ struct ReadJob {
 /// A block to be fetched.
 #[derive(Clone, Copy, Debug)]
 enum Item {
+    /// A page of the list of roots.
+    RootList { key: u64, pointer: BlockPointer },
     /// A page of the segment table.
     TablePage { key: u64, pointer: BlockPointer },
     /// A block of a run.
@@ -130,7 +132,9 @@ enum Item {
 impl Item {
     fn pba(&self) -> Pba {
         match self {
-            Item::TablePage { pointer, .. } | Item::RunBlock { pointer, .. } => pointer.pba,
+            Item::RootList { pointer, .. }
+            | Item::TablePage { pointer, .. }
+            | Item::RunBlock { pointer, .. } => pointer.pba,
             Item::Header(referred) => referred.reference.pba,
         }
     }

@@ -37,6 +37,8 @@ impl Scrubber {
         let lists = &shared.lists;
         let roots = shared.map.root_pages().map(|(key, _)| Piece::Listed(Kind::Root, key));
         let table = (0..lists.table.len() as u64).map(|key| Piece::Listed(Kind::SegmentTable, key));
+        let pages =
+            (0..lists.root_lists.len() as u64).map(|key| Piece::Listed(Kind::RootList, key));
         let runs = lists.runs.iter().flat_map(|run| {
             let keys = 0..run.blocks.len() as u64;
             keys.map(|index| Piece::Listed(Kind::Run, run.number << RUN_KEY_SHIFT | index))
@@ -47,7 +49,13 @@ impl Scrubber {
         // Those that were damaged are in new places.
         let leaves = self.leaves.iter().filter(|_| self.is_second_look);
         let leaves = leaves.map(|key| Piece::Listed(Kind::Leaf, *key));
-        let listed = roots.chain(table).chain(runs).chain(headers).chain(parities).chain(leaves);
+        let listed = roots
+            .chain(pages)
+            .chain(table)
+            .chain(runs)
+            .chain(headers)
+            .chain(parities)
+            .chain(leaves);
         for piece in listed {
             // Without memory for it, what is left waits for the next scrub.
             if memory::push(&mut self.pieces, piece).is_err() {
@@ -125,6 +133,12 @@ impl Scrubber {
                 self.wants_checkpoint = true;
             }
             return is_known;
+        }
+        if matches!(kind, Kind::RootList | Kind::RootListCopy) {
+            // Memory knows all of it.
+            shared.map.root_list_is_to_be_written(key as usize);
+            self.wants_checkpoint = true;
+            return true;
         }
         let is_other = |other: &super::batch::Item| match other.content {
             Content::Block { kind: of, key: other_key, .. } => {
@@ -260,7 +274,7 @@ impl Scrubber {
 
 /// The kind of what blocks of this kind are second copies of.
 fn first_kind(kind: Kind) -> Kind {
-    let firsts = [Kind::Root, Kind::SegmentTable, Kind::Run];
+    let firsts = [Kind::Root, Kind::SegmentTable, Kind::Run, Kind::RootList];
     let first = firsts.into_iter().find(|first| first.of_copy() == Some(kind));
     first.expect("a second copy is one of something")
 }
@@ -269,6 +283,7 @@ fn first_kind(kind: Kind) -> Kind {
 fn place_of(shared: &Shared, kind: Kind, key: u64) -> Option<BlockPointer> {
     let pointer = match kind {
         Kind::Root => shared.map.root_page(key),
+        Kind::RootCopy => shared.map.root_copy(key),
         Kind::Leaf => shared.map.leaf_page_in_use(key),
         kind => shared.lists.pointer(kind, key),
     };

@@ -27,6 +27,8 @@ pub enum Part {
     LeafPage,
     /// A root page of the map.
     RootPage,
+    /// A page of the list of roots.
+    RootList,
     /// A page of the segment table.
     SegmentTable,
     /// A block of a run.
@@ -44,6 +46,7 @@ impl Part {
     pub(super) fn of(kind: Kind) -> Part {
         match kind {
             Kind::Root | Kind::RootCopy => Part::RootPage,
+            Kind::RootList | Kind::RootListCopy => Part::RootList,
             Kind::SegmentTable | Kind::TableCopy => Part::SegmentTable,
             Kind::Run | Kind::RunCopy => Part::Run,
             Kind::HeaderParity => Part::Header,
@@ -57,6 +60,7 @@ impl Part {
         match self {
             Part::LeafPage => "leaf page",
             Part::RootPage => "root page",
+            Part::RootList => "page of the list of roots",
             Part::SegmentTable => "segment table page",
             Part::Run => "run block",
             Part::Header => "record header",

@@ -120,7 +120,7 @@ fn a_header_whose_parts_contradict_each_other_is_refused_by_the_name_of_one() {
     let wrong: [(&str, Change); 14] = [
         ("extent", |block| put_u16(block, DISCARD + COUNT, 0)),
         ("extent", |block| put_u64(block, DISCARD, u64::MAX)),
-        ("kind", |block| block[DISCARD + KIND] = 12),
+        ("kind", |block| block[DISCARD + KIND] = 14),
         ("kind", |block| block[DISCARD + RELOCATED] = 1),
         ("kind", |block| block[DATA + RELOCATED] = 2),
         ("payload_size", |block| put_u16(block, 60, 2)),

@@ -2,6 +2,7 @@
 
 use super::{Expected, World, number_of, violation};
 use crate::oracle::{Floor, Violation};
+use crate::plan::SparseShape;
 use coulter_engine::{BufferRef, Failure};
 use coulter_format::Lba;
 
@@ -17,7 +18,7 @@ impl World {
         };
         // A root that became empty counts until the next checkpoint.
         let roots_in_use = self.oracle.touched_units(|lba| self.shape.place(lba) >> 18);
-        let most = with.blocks + 2 * roots_in_use;
+        let most = with.blocks + (1 + root_charge(&sparse)) * roots_in_use;
         if self.ruins.any()
             || most > charge_max(sparse.capacity)
             || roots_in_use > u64::from(sparse.roots)
@@ -34,7 +35,8 @@ impl World {
             let of = |lba: &u64| self.shape.place(*lba) >> bits;
             mapped.iter().map(of).collect::<std::collections::BTreeSet<_>>().len() as u64
         };
-        Charge { blocks: mapped.len() as u64 + units(9) + units(18) }
+        let roots = self.shape.sparse.map_or(1, |sparse| root_charge(&sparse)) * units(18);
+        Charge { blocks: mapped.len() as u64 + units(9) + roots }
     }
 
     /// Nothing is accepted that would be one block too many.
@@ -130,6 +132,11 @@ impl World {
 #[derive(Clone, Copy, Debug)]
 struct Charge {
     blocks: u64,
+}
+
+/// Blocks for a root in use.
+fn root_charge(sparse: &SparseShape) -> u64 {
+    if sparse.lists { 2 } else { 1 }
 }
 
 /// Blocks that a sparse store of this capacity has for both.

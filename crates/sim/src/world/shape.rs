@@ -14,6 +14,7 @@ pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
     let sparse = shape.sparse.map(|sparse| Sparse {
         address_limit: shape.volume.div_ceil(WINDOW) * sparse.spread,
         root_limit: Some(sparse.roots),
+        root_lists: sparse.lists,
     });
     let blocks = shape.sparse.map_or(shape.volume, |sparse| sparse.capacity);
     CreateOptions {
@@ -38,7 +39,12 @@ fn map_size(shape: &Shape) -> Option<u64> {
         // Each root of a sparse volume takes 12 KiB and a little.
         1 => {
             let roots = shape.sparse.map_or(0, |sparse| u64::from(sparse.roots));
-            Some(map_size_min(log) + 12_336 * roots)
+            let lists = shape.sparse.is_some_and(|sparse| sparse.lists);
+            // A list of roots is counted in whole pages, and in what finds them by key.
+            Some(
+                map_size_min(log)
+                    + if lists { 12_700 * roots + (64 << 10) } else { 12_336 * roots },
+            )
         }
         bytes => Some(bytes),
     }
