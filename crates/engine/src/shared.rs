@@ -142,6 +142,16 @@ fn first_segments() -> Result<Apart<Segments>, NoMemory> {
 }
 
 #[inline(never)]
+fn first_statistics() -> Result<Apart<Statistics>, NoMemory> {
+    Apart::new(Statistics::default())
+}
+
+#[inline(never)]
+fn first_lists() -> Result<Apart<Lists>, NoMemory> {
+    Apart::new(Lists::default())
+}
+
+#[inline(never)]
 fn first_map() -> Result<Apart<Map>, NoMemory> {
     let (size, width) = (u64::from(u16::MAX) * 8, EntryWidth::MAX);
     let map = Map::new(&PLACEHOLDER.geometry, size, width, PLACEHOLDER.budget)?;
@@ -180,14 +190,14 @@ impl Shared {
             ios: Ios::new(io_count)?,
             requests: first_requests(&config)?,
             loads: Loads::new(config.page_count)?,
-            lists: Apart::new(Lists::default())?,
+            lists: first_lists()?,
             header_parities: Apart::new(HeaderParities::new()?)?,
             pacing: Pacing::default(),
             placer: Apart::new(Placer::new(config.placement, 0))?,
             signals: Signals::default(),
             promises: Promises::new()?,
             cache: None,
-            statistics: Apart::new(Statistics::default())?,
+            statistics: first_statistics()?,
             superblock: PLACEHOLDER,
             config,
         })

@@ -115,8 +115,9 @@ impl Recovery {
         // A store that grows has addresses up to the end of the device as soon as it is opened.
         let grows = shared.config.growth.is_some() && !shared.config.read_only;
         let width = EntryWidth::of_addresses_below(if grows { shared.device_size } else { end });
-        let map = Map::new(&geometry, map_size, width, superblock.budget)?;
-        *shared.map = map.ok_or(too_small)?;
+        if !make_map(shared, map_size, width)? {
+            return Err(too_small);
+        }
         *shared.segments = Segments::new(geometry)?;
         if shared.config.prepare == Prepare::Space {
             shared.segments.need_space();
@@ -131,6 +132,19 @@ impl Recovery {
         shared.log.applied = superblock.checkpoint.sequence;
         Ok(())
     }
+}
+
+/// Makes the map of the store that was found. False if that is too little memory for it.
+// Not inlined: its locals would enlarge the caller's stack frame.
+#[inline(never)]
+fn make_map(shared: &mut Shared, map_size: u64, width: EntryWidth) -> Result<bool, OpenError> {
+    let Superblock { geometry, budget, .. } = &shared.superblock;
+    let map = Map::new(geometry, map_size, width, *budget)?;
+    let fits = map.is_some();
+    if let Some(map) = map {
+        *shared.map = map;
+    }
+    Ok(fits)
 }
 
 /// That a whole superblock in one of these places is of a version, or has features, that are not known here.
