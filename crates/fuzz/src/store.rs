@@ -47,8 +47,8 @@ pub(crate) fn on_flash() -> Device {
 pub(crate) fn with_root_list() -> Device {
     store_like(&CreateOptions {
         device_size: 256 * (SEGMENT_COUNT + 1),
-        volume_size: Some(2000),
-        sparse: Some(Sparse { address_limit: 2000, root_limit: Some(300), root_lists: true }),
+        volume_size: Some(1300),
+        sparse: Some(Sparse { address_limit: 1300, root_limit: Some(300), root_lists: true }),
         segment_blocks: 256,
         page_blocks: None,
         spare_percent: 20,

@@ -171,7 +171,7 @@ fn what_no_sparse_volume_can_be_is_refused() {
     assert!(is_of_addresses(refused(options(CreateOptions::ADDRESS_SPACE_MAX + BLOCK))));
     assert!(is_of_addresses(refused(options(4097))));
     assert!(is_of_addresses(refused(options(BLOCK))), "less than the capacity");
-    for limit in [0, 32_769] {
+    for limit in [0, 4_194_305] {
         let stretch_limit = Some(limit);
         assert!(is_of_addresses(refused(CreateOptions { stretch_limit, ..options(TIB) })));
     }
