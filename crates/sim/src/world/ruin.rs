@@ -193,38 +193,36 @@ impl View {
         Some(View { checkpoint, log, durable: newest.durable_sequence, leaves, runs })
     }
 
-    /// The second copies, or parities, in the order of what they belong to.
-    fn copy_of(&self, index: usize) -> u32 {
-        self.checkpoint.second_copies[index].block
+    /// Both copies of each root page, table page, block of a run, and page of the list of roots.
+    fn pairs(&self) -> [Vec<[u32; 2]>; 4] {
+        let CheckpointDump { roots, table, runs, root_lists, .. } = &self.checkpoint;
+        let runs = runs.iter().flat_map(|run| run.blocks.iter().map(|place| place.block));
+        [
+            self.paired(Kind::Root, roots.iter().map(|root| root.place.block).collect()),
+            self.paired(Kind::SegmentTable, table.iter().map(|place| place.block).collect()),
+            self.paired(Kind::Run, runs.collect()),
+            self.paired(Kind::RootList, root_lists.iter().map(|place| place.block).collect()),
+        ]
     }
 
-    /// Both copies of each root page, table page and block of a run.
-    fn pairs(&self) -> [Vec<[u32; 2]>; 3] {
-        let CheckpointDump { roots, table, runs, .. } = &self.checkpoint;
-        let runs = runs.iter().flat_map(|run| run.blocks.iter().map(|place| place.block));
-        let lists = [
-            roots.iter().map(|root| root.place.block).collect::<Vec<_>>(),
-            table.iter().map(|place| place.block).collect(),
-            runs.collect(),
-        ];
-        let mut next = 0;
-        lists.map(|list| {
-            let pairs = list.into_iter().map(|first| {
-                next += 1;
-                [first, self.copy_of(next - 1)]
-            });
-            pairs.collect()
-        })
+    /// Blocks of a kind with their second copies, which the checkpoint lists in the same order.
+    fn paired(&self, kind: Kind, firsts: Vec<u32>) -> Vec<[u32; 2]> {
+        let is_copy = |owner_kind: Kind| kind.of_copy() == Some(owner_kind);
+        let copies = self.checkpoint.second_copies.iter();
+        let copies: Vec<u32> =
+            copies.filter(|copy| is_copy(copy.owner.kind)).map(|copy| copy.block).collect();
+        assert_eq!(firsts.len(), copies.len(), "each {kind:?} has a second copy");
+        firsts.into_iter().zip(copies).map(|(first, copy)| [first, copy]).collect()
     }
 
     /// The blocks that a ruin damages.
     fn places(&self, ruin: Ruin, number: u64) -> Vec<u32> {
-        let [roots, table, runs] = self.pairs();
+        let [roots, table, runs, lists] = self.pairs();
         let headers: Vec<u32> =
             self.checkpoint.references.iter().map(|referred| referred.header.block).collect();
         match ruin {
             Ruin::Copy => {
-                let all = [roots, table, runs].concat();
+                let all = [roots, table, runs, lists].concat();
                 chosen(&all, number).map(|pair| vec![pair[(number >> 32) as usize % 2]])
             }
             Ruin::Table => chosen(&table, number).map(|pair| pair.to_vec()),
@@ -281,8 +279,13 @@ impl View {
         let mut explained = Vec::new();
         let mut is_mendable = true;
         let is_lost = |pair: &[u32; 2]| pair.iter().all(|place| ruined.contains(place));
-        let [roots, table, _] = self.pairs();
+        let [roots, table, _, lists] = self.pairs();
         is_mendable &= !table.iter().any(is_lost);
+        if lists.iter().any(is_lost) {
+            // Which roots it named is not known.
+            is_mendable = false;
+            explained.push(0..u64::MAX);
+        }
         for (root, pair) in self.checkpoint.roots.iter().zip(&roots) {
             if is_lost(pair) {
                 explained.push(root.key * ROOT..(root.key + 1) * ROOT);
@@ -311,16 +314,7 @@ impl View {
         is_lost: &dyn Fn(&[u32; 2]) -> bool,
         explained: &mut Vec<Range<u64>>,
     ) -> bool {
-        let [roots, table, runs] = self.pairs();
-        assert_eq!(
-            roots.len() + table.len() + runs.len(),
-            self.checkpoint
-                .second_copies
-                .iter()
-                .filter(|copy| copy.owner.kind != Kind::HeaderParity)
-                .count(),
-            "each has a second copy"
-        );
+        let [_, _, runs, _] = self.pairs();
         let mut pairs = runs.iter();
         let mut any = false;
         for run in &self.checkpoint.runs {
