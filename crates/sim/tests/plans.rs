@@ -36,6 +36,13 @@ fn a_write_of_many_needs_each_new_leaf_and_root_once() {
     holds(include_str!("many_in_any_order.plan"));
 }
 
+/// A record was damaged of which only records that were not flushed attested that it had been; the second power cut, amid the
+/// degraded opening, took these along.
+#[test]
+fn what_attests_that_a_damaged_record_was_durable_stays() {
+    holds(include_str!("attested.plan"));
+}
+
 /// With the mistakes of the same names both fail: see `canary-sim`.
 #[test]
 fn holes_are_filled_when_their_readers_are_gone_and_dead_headers_are_not_believed() {

@@ -63,6 +63,9 @@ impl World {
         for (ruin, number) in std::mem::take(&mut self.ruins.due) {
             let Some(view) = View::of(&self.intact()) else { return };
             let places = view.places(ruin, number);
+            // What attests that a damaged record was durable is so itself. Else a later loss of it would leave nobody who
+            // knows: the limit that docs/durability.md names.
+            self.device.flush_all();
             self.ruins.hides_counts |= matches!(ruin, Ruin::Root | Ruin::Leaf);
             self.note(|_| format!("{ruin:?} {number} damages the blocks {places:?}"));
             for place in places {
