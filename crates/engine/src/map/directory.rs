@@ -441,9 +441,10 @@ impl Directory {
         self.tables.count() * LEAVES_PER_TABLE
     }
 
-    /// Bytes in use.
+    /// Bytes in use, of those that [`Limits::size`] counts: what finds roots by key only where tables are counted.
     pub(crate) fn size(&self) -> usize {
-        self.tables.count() * TABLE_SIZE + self.count * size_of::<Root>() + self.order.size()
+        let order = if self.limits.tables.is_some() { self.order.size() } else { 0 };
+        self.tables.count() * TABLE_SIZE + self.count * size_of::<Root>() + order
     }
 
     #[inline]
