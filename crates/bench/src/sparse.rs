@@ -2,8 +2,8 @@
 //!
 //! A store on the stand-in device, which keeps no host data, is written to once: either blocks that lie
 //! equally far apart over all of its addresses, or everything from address 0 on. Then it is killed and opened
-//! again, for the memory that recovery takes counts too, and every block is read and verified. Where there are so many
-//! roots that they are in a list, all is written twice before: then the map pages of most are on the device.
+//! again, for the memory that recovery takes counts too, and every block is read and verified. If roots
+//! are in a list, everything is written twice first, so that most map pages are on the device.
 
 use crate::error::BenchError;
 use crate::figures::{Figures, bytes};

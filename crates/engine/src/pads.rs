@@ -46,8 +46,8 @@ const _: () =
     assert!(IMAGE_FIRST as usize + IMAGE_BLOCKS <= RECORD_BLOCKS, "it has room in a buffer");
 const _: () = assert!(IMAGE_BLOCKS.is_multiple_of(64), "bits are in whole words");
 
-/// Where pages are padded, a segment is worth it from so many holes on, as a share of its size: all of its pages
-/// are programmed for them, which cleaning the emptiest segments does not cost.
+/// With padding, a segment is filled only if at least this share of it is holes (1 / the number): filling it programs
+/// all of its pages, and cleaning the emptiest segments does not.
 const PADDED_SHARE_MIN: u32 = 3;
 
 type ImageBits = [u64; IMAGE_BLOCKS / 64];

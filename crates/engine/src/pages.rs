@@ -32,8 +32,8 @@ pub(crate) struct PaddingCost {
 }
 
 impl PaddingCost {
-    /// The cost for a segment of so many blocks, `needed` being those that are no holes: pages of which all are
-    /// needed are copied, and where only some are these are read.
+    /// The cost of filling a segment of so many blocks. `needed` marks the blocks that are not holes. A page that is
+    /// needed whole is copied; of other pages the needed blocks are read.
     pub(crate) fn new(
         times: &FlashTimes,
         needed: &[u64],

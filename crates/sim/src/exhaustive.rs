@@ -134,7 +134,7 @@ enum Ground {
     Whole,
     /// One without space for segments.
     WithoutSpace,
-    /// Flash with pages of so many blocks, each written whole or not at all; the store pads them.
+    /// Flash pages of this many blocks. A page is written whole or not at all, and the store pads pages.
     Pages(u32),
 }
 

@@ -40,7 +40,7 @@ impl Log {
         if self.idle.len() > IDLE_KEPT_BY_USER + 1 { self.lend() } else { None }
     }
 
-    /// Lends one to put pages together in. Whoever asks has seen that there is one.
+    /// Lends a buffer in which pages are put together. The caller has checked that one is free.
     pub(super) fn lend_image(&mut self) -> Option<RecordRef> {
         let image = self.idle.pop().expect("a record that may need one was begun with two");
         self.record_mut(image).state = RecordState::Lent;

@@ -344,7 +344,7 @@ impl Directory {
     }
 
     /// Forgets roots that say nothing; returns how many, and how many tables they needed. Their pages were given up.
-    /// Of a volume with very many roots some are looked at, others the next time.
+    /// Looks at a limited number of roots; the next call goes on with the others.
     pub(crate) fn drop_empty(&mut self) -> (usize, u64) {
         let before = (self.count, self.needed);
         let end = self.place_count();
@@ -463,7 +463,7 @@ impl Directory {
     }
 
     /// # Panics
-    /// If roots and tables are not as many as are counted.
+    /// If the counts of roots and tables are wrong.
     #[cfg(feature = "verify")]
     pub(super) fn assert_counted(&self) {
         assert_eq!(self.roots().count(), self.count, "roots are counted");

@@ -20,7 +20,7 @@ const CHUNK_SIZE: usize = CHUNK * (8 + 4) + size_of::<Chunk>() + size_of::<u64>(
 /// Bytes that a key costs at most: see the invariants.
 pub(super) const KEY_SIZE_MAX: usize = 4 * CHUNK_SIZE / CHUNK + 1;
 
-/// Of a place: the root has leaves to be swept.
+/// This bit of a place says that the root has leaves to be swept.
 const DIRTY: u32 = 1 << 31;
 
 /// Some keys that follow each other.

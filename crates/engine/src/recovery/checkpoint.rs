@@ -132,7 +132,7 @@ impl Recovery {
         check(body.roots().all(|(key, p)| key < root_count && inside(&p)), "root")?;
         check(body.roots().count() as u64 <= shared.map.roots_max(), "root_count")?;
         check(body.counts().root_lists == geometry.root_lists, "version")?;
-        // Of the roots in a body that lists copies these are told first.
+        // A body that lists second copies lists those of the roots first.
         let copies = body.copies().chain(core::iter::repeat(Pba::NOWHERE));
         for ((key, pointer), copy) in body.roots().zip(copies) {
             let is_inside = copy == Pba::NOWHERE || segment_of(&geometry, copy).is_some();
