@@ -36,6 +36,13 @@ fn a_write_of_many_needs_each_new_leaf_and_root_once() {
     holds(include_str!("many_in_any_order.plan"));
 }
 
+/// After a power cut, leaves whose root page was not in memory were charged with a page to come and with the old one. Their
+/// new pages were on their way, and a write to a sparse store was refused that had room once they had arrived.
+#[test]
+fn a_leaf_page_that_replaces_another_is_charged_once() {
+    holds(include_str!("charged_twice.plan"));
+}
+
 /// A record was damaged of which only records that were not flushed attested that it had been; the second power cut, amid the
 /// degraded opening, took these along.
 #[test]

@@ -148,6 +148,12 @@ impl Map {
             }
         }
         assert!(!leaf.is(Flag::Writing), "the sweep comes round after the page has arrived");
+        // Its root is in memory now, and tells of an old page, which the new one replaces. Counted as a leaf
+        // without page until the new one arrives, it would be charged twice.
+        let old = self.directory.leaf(place).disk;
+        if self.directory.is_loaded(place) && old.is_mapped() && !old.is_lost() {
+            self.note_page(place);
+        }
         self.fold(segments, place, false, now);
         self.recovery.forget(self.directory.leaf_mut(place));
         self.directory.note_dirty(place);
