@@ -10,8 +10,9 @@
 //!        + leaves that have updates and no page yet
 //!        + roots in use                               twice, if they are in a list of their own
 //! ```
-//! The segment table is exact over crashes, so the charge is. It is too high only by *unsettled*
-//! locations: those that an overwrite or a discard has left in a leaf page that nobody looked at since.
+//! The segment table is exact over crashes, so the charge is. It is too high only by what is *unsettled*:
+//! locations that an overwrite or a discard has left in a leaf page at which nobody looked since, and
+//! pages of leaves in which nothing is mapped any more.
 //!
 //! # Invariants
 //! - Charge and promises together never exceed capacity and the map pages that a dense volume of that

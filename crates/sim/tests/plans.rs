@@ -43,6 +43,13 @@ fn a_leaf_page_that_replaces_another_is_charged_once() {
     holds(include_str!("charged_twice.plan"));
 }
 
+/// Discards had unmapped the last blocks of several leaves; their pages still counted, since the sweep had not come by. A write to
+/// a sparse store was refused that had room without them.
+#[test]
+fn the_pages_of_leaves_that_were_emptied_make_room() {
+    holds(include_str!("emptied.plan"));
+}
+
 /// A record was damaged of which only records that were not flushed attested that it had been; the second power cut, amid the
 /// degraded opening, took these along.
 #[test]

@@ -296,6 +296,12 @@ impl Frames {
         map_page::encode_packed(self.width.unpack_all(&piece[start..]), page)
     }
 
+    /// Whether no entry of a leaf's array points anywhere.
+    pub(super) fn is_empty(&self, frame: FrameIndex) -> bool {
+        assert!(frame.is_some(), "there is an array");
+        (0..ENTRIES_PER_PAGE).all(|index| !self.entry(frame, index).is_mapped())
+    }
+
     /// Takes a cell, filled with zeros, if there is room. See [`Frames::grow_cells`].
     pub(super) fn take_cell(&mut self) -> Option<CellIndex> {
         let frame = *self.partial.last()?;

@@ -62,6 +62,7 @@ use directory::{Directory, Flag, LeafPlace, Limits, RootState, split};
 pub(crate) use entries::EntryWidth;
 use frames::{CELL_SIZE, Frames};
 pub(crate) use journal::{EMPTY_BLOCK, RunBuilder};
+use leaf::Leaf;
 pub(crate) use load::{LoadPurpose, LoadStep};
 pub(crate) use lookup::Lookup;
 use recovery_memory::RecoveryMemory;
@@ -354,19 +355,34 @@ impl Map {
         leaf.is(Flag::Pageless) || leaf.is(Flag::Writing) || leaf.disk.is_mapped()
     }
 
-    /// Whether any old location in a leaf page is counted though nobody looked whether it is there.
+    /// Whether anything is counted of which the sweep would find that it is not needed: an old location at which
+    /// nobody looked, or the page of a leaf in which nothing is mapped any more.
     pub(crate) fn has_unsettled(&self) -> bool {
         let mut next = self.directory.next_dirty(0);
         while let Some(key) = next {
             let leaf = self.directory.find(key).map(|place| self.directory.leaf(place));
             let leaf = leaf.expect("a leaf with updates has a table");
             let unknown = leaf.is(Flag::Pageless) || leaf.is(Flag::Dead);
-            if unknown || self.frames.chain_updates(leaf.chain).any(|update| !update.released) {
+            let mut updates = self.frames.chain_updates(leaf.chain);
+            if unknown || updates.any(|update| !update.released) || self.may_be_emptied(leaf) {
                 return true;
             }
             next = self.directory.next_dirty(key + 1);
         }
         false
+    }
+
+    /// Whether an address of a leaf was unmapped since it was swept, and perhaps the last one.
+    fn may_be_emptied(&self, leaf: &Leaf) -> bool {
+        if leaf.chain.is_some() {
+            let mut updates = self.frames.chain_updates(leaf.chain);
+            return updates.any(|update| !update.pointer.is_mapped());
+        }
+        let is_known = leaf.frame.is_some() && !leaf.is(Flag::Loading);
+        match is_known {
+            true => self.frames.is_empty(leaf.frame),
+            false => leaf.is(Flag::Cleared),
+        }
     }
 
     /// A leaf has updates: if it is not known to have a page, it is counted as one that will.

@@ -1,0 +1,42 @@
+//! Which seed finds which mistake. It is a hint: out of date, it costs time, and the test says what to write here.
+
+use coulter_engine::canary::Canary;
+
+/// What was found last.
+pub(crate) const FOUND_BY: [(Canary, u64); 35] = [
+    (Canary::AbandonedBufferReused, 2),
+    (Canary::AcknowledgedEarly, 0),
+    (Canary::BodyCopyMissing, 0),
+    (Canary::CacheNotEmptied, 0),
+    (Canary::CachedReaderIgnored, 3),
+    (Canary::ChecksumIgnored, 15),
+    (Canary::CopyInPlace, 0),
+    (Canary::DiscardForgotten, 0),
+    (Canary::EpochNotBumped, 0),
+    (Canary::FlushDropped, 0),
+    (Canary::FlushRetried, 15),
+    (Canary::GroupHalved, 8),
+    (Canary::GroupUnordered, 8),
+    (Canary::HoleFilledEarly, 0),
+    (Canary::HolesForgotten, 0),
+    (Canary::LongRecordsUnannounced, 1),
+    (Canary::ManyTorn, 1),
+    (Canary::OpenedWhilePrepared, 3),
+    (Canary::OverwriteIgnored, 5),
+    (Canary::PadDisplaced, 6),
+    (Canary::PaddedUnasked, 38),
+    (Canary::PageEvictedEarly, 0),
+    (Canary::ParityIncomplete, 0),
+    (Canary::PartOfPageFilled, 28),
+    (Canary::PromiseKept, 5),
+    (Canary::ReaderIgnored, 3),
+    (Canary::RecordPassedOver, 5),
+    (Canary::ReferenceOutlives, 0),
+    (Canary::ReferenceUnfounded, 10),
+    (Canary::RelocationKept, 5),
+    (Canary::RunDiesEarly, 0),
+    (Canary::RunUncounted, 0),
+    (Canary::SegmentReusedEarly, 0),
+    (Canary::SuperblockUnordered, 0),
+    (Canary::TornRecordAccepted, 0),
+];
