@@ -302,8 +302,11 @@ impl Device {
     pub fn check_with(&self, data: bool) -> Result<(), String> {
         let report = self.report(data);
         let faults = report.findings.iter().filter(|finding| finding.severity() > Severity::Info);
-        // The power may have gone while its page was being written; another copy serves.
-        let lost = |finding: &Finding| matches!(finding, Finding::SuperblockMissing { .. });
+        // The power may have gone while its page was being written, and again while that was being mended; another
+        // copy serves.
+        let lost = |finding: &Finding| {
+            matches!(finding, Finding::SuperblockMissing { .. } | Finding::SuperblockDamaged { .. })
+        };
         let mut faults = faults.filter(|fault| self.page_blocks == 1 || !lost(fault)).peekable();
         if faults.peek().is_none() {
             return Ok(());

@@ -50,6 +50,13 @@ fn the_pages_of_leaves_that_were_emptied_make_room() {
     holds(include_str!("emptied.plan"));
 }
 
+/// The page of a superblock was lost, and the next one was torn amid the opening that wrote it anew: the checker says so, and the
+/// other copies serve.
+#[test]
+fn a_superblock_that_is_torn_where_its_page_was_lost_costs_nothing() {
+    holds(include_str!("torn_over_lost.plan"));
+}
+
 /// A record was damaged of which only records that were not flushed attested that it had been; the second power cut, amid the
 /// degraded opening, took these along.
 #[test]
