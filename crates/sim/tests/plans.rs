@@ -57,6 +57,12 @@ fn a_superblock_that_is_torn_where_its_page_was_lost_costs_nothing() {
     holds(include_str!("torn_over_lost.plan"));
 }
 
+/// The damaged header of a record that the next one tells of was torn amid the opening: the oracle's view of the log stopped there.
+#[test]
+fn a_damaged_header_that_is_torn_as_well_is_rebuilt() {
+    holds(include_str!("torn_and_rebuilt.plan"));
+}
+
 /// A record was damaged of which only records that were not flushed attested that it had been; the second power cut, amid the
 /// degraded opening, took these along.
 #[test]

@@ -141,6 +141,8 @@ struct View {
     checkpoint: CheckpointDump,
     /// By sequence: what is replayed, and of it the blocks that hold the extents of the record before.
     log: BTreeMap<u64, Logged>,
+    /// Headers in it that a power cut has torn; the record behind each tells of it.
+    torn: BTreeSet<u32>,
     /// Up to here the newest superblock attests that all was durable.
     durable: u64,
     /// The leaf pages of each root page: key and place.
@@ -164,13 +166,16 @@ impl View {
         })?;
         let store = StoreId { uuid: [5; 16], salt: 99 };
         let checkpoint = dump::checkpoint(&mut device.blocks()).value?;
-        let mut log = BTreeMap::new();
+        let (mut log, mut torn) = (BTreeMap::new(), BTreeSet::new());
         dump::records(&mut device.blocks(), None, |row| {
             if row.state == RecordState::Replayed {
                 let block = device.block(Pba(row.block)).expect("it was read");
                 let header = RecordView::decode(&block, &store, Pba(row.block));
-                let header = header.expect("it is intact");
-                let tells = header.echo().is_some_and(|echo| echo.sequence() + 1 == row.sequence);
+                let echo = header.as_ref().ok().and_then(RecordView::echo);
+                let tells = echo.is_some_and(|echo| echo.sequence() + 1 == row.sequence);
+                if header.is_err() {
+                    torn.insert(row.block);
+                }
                 log.insert(row.sequence, Logged { row: row.clone(), tells });
             }
             ControlFlow::Continue(())
@@ -193,7 +198,7 @@ impl View {
             let (first, last) = lbas.fold((u64::MAX, 0), |(first, _), lba| (first.min(lba), lba));
             runs.insert(place.block, first..last);
         }
-        Some(View { checkpoint, log, durable: newest.durable_sequence, leaves, runs })
+        Some(View { checkpoint, log, torn, durable: newest.durable_sequence, leaves, runs })
     }
 
     /// Both copies of each root page, table page, block of a run, and page of the list of roots.
@@ -279,6 +284,7 @@ impl View {
 
     /// What the damage of these blocks may put in doubt, and whether all of it can be mended.
     fn explained(&self, ruined: &BTreeSet<u32>) -> (Vec<Range<u64>>, bool) {
+        let ruined: &BTreeSet<u32> = &ruined.union(&self.torn).copied().collect();
         let mut explained = Vec::new();
         let mut is_mendable = true;
         let is_lost = |pair: &[u32; 2]| pair.iter().all(|place| ruined.contains(place));
