@@ -96,8 +96,9 @@ flash-stacks: ## fio, PostMark, PostgreSQL and more on an emulated drive and on 
 	$(CARGO) test --quiet --release --package coulter-lab --test flash_stacks -- \
 	  --ignored --nocapture
 
-slfs-paper: ## the S-LFS paper's evaluation, on mounts and on models: a quarter of an hour, 4 GiB of memory
+slfs-paper: ## the S-LFS paper's evaluation, on mounts and on models: half an hour, 8 GiB of memory
 	scripts/setup.sh bench
+	scripts/setup.sh f2fs
 	COULTER_OUTCOME=$(CURDIR)/target/slfs-paper.json $(CARGO) test --quiet --release --package coulter-lab --test slfs -- \
 	  --ignored --nocapture
 	$(LABORATORY) report --only D16,D17,D18 --measured target/slfs-paper.json --output target/slfs-paper.html
@@ -152,7 +153,7 @@ vm: ## real kernels in virtual machines: LONG=1, KERNELS=6.1,6.12,newest, SCENAR
 
 f2fs: ## F2FS on a volume, in user-mode Linux: verified, checked, and its power cut: CUTS=3
 	scripts/setup.sh f2fs
-	$(CARGO) build --release --package coulter-cli
+	$(CARGO) build --release --package coulter-cli --package coulter-lab
 	scripts/f2fs.sh $(or $(CUTS),3)
 
 guest: ## a virtual machine that boots from a volume over NBD, is killed, and comes back

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The first process of a user-mode Linux whose root is the host's: the part of `f2fs.sh` that is on
-# the inside. It writes nowhere but to its disk and to file systems that it mounts over the host's.
+# The first process of a user-mode Linux whose root is the host's: the part of `f2fs.sh`, `overlay_f2fs.sh` and
+# `slfs_f2fs.sh` that is on the inside. It writes nowhere but to its disk and to file systems that it mounts over the host's.
 set -eu
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/run NO_COLOR=1 LC_ALL=C
@@ -53,7 +53,7 @@ random_writes() {
 
 # The same work on an emulated flash drive, with a volume on it or without.
 on_drive() {
-  device=$("$COULTER" flash attach --name drive --size 512M --via loop "$@")
+  device=$("$LABORATORY" flash attach --name drive --size 512M --via loop "$@")
   mkfs.f2fs -q -f "$device" >/run/check
   mount -t f2fs "$device" "$MOUNT"
   fio --name=verify --directory="$MOUNT" --size=96M --rw=randwrite --bs=4k --ioengine=psync \
@@ -64,7 +64,54 @@ on_drive() {
   "$COULTER" detach drive
 }
 
+# A drive that the host serves, at port $1, as the disk $2.
+on_host() {
+  nbd-client 10.0.0.1 "$1" "$2" -b 4096 >/run/check 2>&1
+  # As much in one command as the drive takes.
+  echo 512 >"/sys/block/${2#/dev/}/queue/max_sectors_kb"
+}
+
 case $PART in
+  load)
+    ip addr add 10.0.0.2/24 dev vec0
+    ip link set vec0 up
+    on_host 10809 /dev/nbd0
+    if [ "$META" = 1 ]; then
+      # Its metadata lies at the beginning of the first.
+      on_host 10810 /dev/nbd1
+      first=/dev/nbd1 others="-c /dev/nbd0"
+    else
+      first=/dev/nbd0 others=
+    fi
+    # shellcheck disable=SC2086
+    mkfs.f2fs -q -f -s 1 -z 1 $others $first >/run/check
+    if [ "$TRIMS" = as-it-comes ]; then
+      mount -t f2fs -o mode=lfs,discard "$first" "$MOUNT"
+    else
+      # REDO copies what is dead and not trimmed. By itself F2FS takes the lowest free segment on a drive as small as
+      # this, at once, and trims after five seconds without work. Of flash pages that are trimmed in part zeros are
+      # written, so it is to trim whole segments only.
+      mount -t f2fs -o mode=lfs,heap,discard,discard_unit=segment "$first" "$MOUNT"
+      mount -o remount,alloc_mode=default "$MOUNT"
+      tune() { echo "$2" >"/sys/fs/f2fs/${first#/dev/}/$1"; }
+      tune discard_idle_interval 0
+      tune min_discard_issue_time 1
+      tune mid_discard_issue_time 1
+      tune max_discard_request 4096
+    fi
+    echo "layout $(cat "/sys/fs/f2fs/${first#/dev/}/main_blkaddr")."
+    # The host looks at its drive when a line says so, and answers with a file.
+    cat >/run/count <<-END
+	#!/bin/sh
+	echo "count \$1." >/dev/console
+	until [ -e $WORK/counted.\$1 ]; do sleep 0.1; done
+	END
+    chmod +x /run/count
+    "$FILE_LOAD" "$MOUNT" "$LOAD" "$BYTES" "$MILLISECONDS" --count /run/count >/run/done || fail "the load"
+    echo "done $(cat /run/done)"
+    umount "$MOUNT"
+    fsck_f2fs "$first"
+    ;;
   drive)
     on_drive
     on_drive --volume

@@ -9,40 +9,10 @@ cd "$(dirname "$0")/.."
 
 readonly cuts=${1:-3}
 readonly limit=240
-work=$(mktemp -d /var/tmp/coulter-f2fs.XXXXXX)
-guest=
+source scripts/uml.sh
 
-# User-mode Linux is a group of processes; nothing of it stays.
-pull_the_plug() {
-  [[ -z $guest ]] || kill -KILL -- "-$guest" 2>/dev/null || true
-  [[ -z $guest ]] || wait "$guest" 2>/dev/null || true
-  guest=
-}
-
-trap 'pull_the_plug; rm -rf "$work"' EXIT
-
-# start PART ROUND: a guest whose words go to $work/out.
-start() {
-  : >"$work/out"
-  TMPDIR=$work setsid linux.uml mem=768M root=/dev/root rootfstype=hostfs rootflags=/ rw \
-    "ubd0=$work/disk" "init=$PWD/scripts/f2fs-guest.sh" con=null con0=null,fd:1 quiet \
-    "PART=$1" "ROUND=$2" "COULTER=$PWD/target/release/coulter" \
-    </dev/null >"$work/out" 2>"$work/errors" &
-  guest=$!
-}
-
-# await PATTERN COUNT: until so many lines match.
-await() {
-  local deadline=$((SECONDS + limit))
-  until (($(grep -c "$1" "$work/out" || true) >= $2)); do
-    if ((SECONDS > deadline)) || grep -q '^end [^o]' "$work/out"; then
-      cat "$work/out" "$work/errors" >&2
-      echo "f2fs: failed while waiting for '$1'" >&2
-      exit 1
-    fi
-    sleep 0.1
-  done
-}
+# start PART ROUND
+start() { boot mem=768M "ubd0=$work/disk" "PART=$1" "ROUND=$2"; }
 
 truncate -s 3G "$work/disk"
 start verify 0

@@ -40,7 +40,7 @@ vm_tools=(
   qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils
   dmsetup:dmsetup nvme:nvme-cli
 )
-f2fs_tools=(mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux)
+f2fs_tools=(mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux nbd-client:nbd-client nbdinfo:libnbd-bin qemu-io:qemu-utils)
 package_tools=(dpkg-deb:dpkg debootstrap:debootstrap qemu-system-x86_64:qemu-system-x86)
 static_tools=(musl-gcc:musl-tools)
 

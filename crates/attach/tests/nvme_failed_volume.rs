@@ -3,16 +3,15 @@
 
 use coulter::service::RequestError;
 use coulter_attach::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
-use coulter_attach::net::Address;
 use coulter_attach::nvme::initiator::is_status;
-use coulter_attach::nvme::{
-    Disk, Initiator, InitiatorError, InitiatorOptions, Target, TargetOptions,
-};
+use coulter_attach::nvme::{Initiator, InitiatorError, Target, TargetOptions};
 use coulter_nvme::log::{GetLog, page};
 use coulter_nvme::opcode::{admin, io};
 use coulter_nvme::{Sqe, Status};
 use std::sync::Arc;
-use std::time::Duration;
+use support::nvme::{connect, serve};
+
+mod support;
 
 const SIZE: u64 = 8 << 20;
 
@@ -24,16 +23,11 @@ struct Served {
 impl Served {
     fn new() -> Served {
         let service = MemoryService::new(MemoryOptions::new(SIZE));
-        let disk = Disk { service: Arc::new(service.clone()), read_only: false, block_size: 4096 };
-        let address = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-        let target = Target::start(&address, vec![disk], TargetOptions::default());
-        Served { target: target.expect("the target starts"), service }
+        Served { target: serve(Arc::new(service.clone()), TargetOptions::default()), service }
     }
 
     fn connect(&self, host: u8) -> Initiator {
-        let options = InitiatorOptions::new(self.target.names()[0].clone(), host);
-        let options = InitiatorOptions { timeout: Duration::from_secs(20), ..options };
-        Initiator::connect(self.target.address(), &options).expect("a host can connect")
+        connect(&self.target, host)
     }
 
     /// The next `count` requests of this kind to the first block fail.

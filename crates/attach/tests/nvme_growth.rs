@@ -2,15 +2,17 @@
 
 use coulter::service::{BlockService, Description, Session, Watch, Watchers};
 use coulter_attach::memory::{MemoryOptions, MemoryService};
-use coulter_attach::net::Address;
 use coulter_attach::nvme::initiator::is_status;
-use coulter_attach::nvme::{Disk, Initiator, InitiatorOptions, Target, TargetOptions};
+use coulter_attach::nvme::{Initiator, TargetOptions};
 use coulter_nvme::log::{GetLog, page};
 use coulter_nvme::opcode::{admin, io};
 use coulter_nvme::{DataPointer, Sqe, Status};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use support::nvme::{connect, serve};
+
+mod support;
 
 const BLOCK: u64 = 4096;
 const BEFORE: u64 = 8 << 20;
@@ -68,13 +70,8 @@ fn a_volume_that_grows_is_told_to_its_hosts_and_its_new_blocks_are_served() {
     let below = MemoryService::new(MemoryOptions::new(AFTER));
     let size = AtomicU64::new(BEFORE);
     let service = Arc::new(Growing { below, size, watchers: Watchers::default() });
-    let disk = Disk { service: Arc::clone(&service) as _, read_only: false, block_size: 4096 };
-    let address = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-    let target = Target::start(&address, vec![disk], TargetOptions::default()).expect("it starts");
-    let timeout = Duration::from_secs(20);
-    let name = target.names()[0].clone();
-    let options = InitiatorOptions { timeout, ..InitiatorOptions::new(name, 1) };
-    let mut initiator = Initiator::connect(target.address(), &options).expect("it can connect");
+    let target = serve(Arc::clone(&service) as _, TargetOptions::default());
+    let mut initiator = connect(&target, 1);
     let events = Sqe::new(admin::SET_FEATURES, 0).with_dword(10, 0xb).with_dword(11, 0x100);
     initiator.admin.send(events, &[]).expect("events can be asked for");
     assert_eq!(block_count(&mut initiator), BEFORE / BLOCK);

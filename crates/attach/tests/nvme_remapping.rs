@@ -7,13 +7,15 @@
 //! not moved into holes from the end: its segment is cleaned when it is worth it.
 
 use coulter::{CreateOptions, OpenOptions, Volume, create};
-use coulter_attach::net::Address;
-use coulter_attach::nvme::{Disk, Initiator, InitiatorOptions, Target, TargetOptions};
+use coulter_attach::nvme::TargetOptions;
 use coulter_device::wrap::{TraceLog, TracedDevice};
 use coulter_device::{CommandKind, MemoryStore};
 use coulter_nvme::Sqe;
 use coulter_nvme::opcode::io;
 use std::sync::Arc;
+use support::nvme::{connect, serve};
+
+mod support;
 
 /// First block, and blocks, of the requests of figures 4 and 6: 6544, 7136 and 5728, of 4, 8 and 4 KiB.
 const REQUESTS: [(u64, u32); 3] = [(6544 / 8, 1), (7136 / 8, 2), (5728 / 8, 1)];
@@ -37,11 +39,8 @@ fn writes_far_apart_become_neighbours_and_reads_find_them() {
     let log = TraceLog::new(100_000);
     let device = TracedDevice::new(store.open().unwrap(), log.clone());
     let volume = Volume::open(Box::new(device), OpenOptions::default()).unwrap();
-    let address = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-    let disk = Disk { service: Arc::new(volume), read_only: false, block_size: 4096 };
-    let target = Target::start(&address, vec![disk], TargetOptions::default()).unwrap();
-    let host = InitiatorOptions::new(target.names().remove(0), 1);
-    let mut initiator = Initiator::connect(target.address(), &host).unwrap();
+    let target = serve(Arc::new(volume), TargetOptions::default());
+    let mut initiator = connect(&target, 1);
     // Behind the first checkpoint.
     initiator.io.send(Sqe::new(io::WRITE, 1).with_blocks(0, 1), &[9; 4096]).unwrap();
     log.take();

@@ -6,15 +6,12 @@ use coulter::service::{BlockService, Completion, Operation, Request, RequestErro
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_attach::nbd::ServerOptions;
 use coulter_attach::nbd::wire::command;
-use coulter_attach::net::Address;
-use coulter_attach::nvme::{
-    Disk, Initiator, InitiatorError, InitiatorOptions, Target, TargetOptions,
-};
+use coulter_attach::nvme::{InitiatorError, TargetOptions};
 use coulter_device::MemoryStore;
 use coulter_nvme::opcode::io;
 use coulter_nvme::{DataPointer, Sqe, Status};
 use std::sync::Arc;
-use std::time::Duration;
+use support::nvme;
 use support::raw::{Raw, serve};
 
 mod support;
@@ -132,13 +129,8 @@ fn an_nbd_server_refuses_each_request_behind_the_limit() {
 
 #[test]
 fn an_nvme_target_refuses_each_command_behind_the_limit() {
-    let disk = Disk { service: Arc::new(Shared(sparse())), read_only: false, block_size: 4096 };
-    let address = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-    let target = Target::start(&address, vec![disk], TargetOptions::default()).expect("it starts");
-    let timeout = Duration::from_secs(20);
-    let name = target.names()[0].clone();
-    let options = InitiatorOptions { timeout, ..InitiatorOptions::new(name, 1) };
-    let mut initiator = Initiator::connect(target.address(), &options).expect("it can connect");
+    let target = nvme::serve(Arc::new(Shared(sparse())), TargetOptions::default());
+    let mut initiator = nvme::connect(&target, 1);
     let mut ask = |opcode, offset: u64, length: u64| {
         let count = (length / BLOCK) as u32;
         let command = Sqe::new(opcode, 1).with_blocks(offset / BLOCK, count);

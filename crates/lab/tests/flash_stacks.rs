@@ -7,14 +7,15 @@
 
 mod sandbox;
 
-use coulter_systems::{AtWork, FileSystem, Program, Scratch, is_on_path};
+use coulter_systems::{
+    AtWork, FileSystem, Program, Scratch, is_on_path, settle, with_a_small_cache,
+};
 use nix::sys::statvfs::statvfs;
 use sandbox::{Sandbox, can_mount, skipped};
 use serde_json::Value;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What lies below a file system. Drives have the same flash.
@@ -170,32 +171,6 @@ impl Trial<'_> {
         found.blocks_available() * found.fragment_size()
     }
 
-    /// Writes out what is dirty.
-    fn settle(&self) {
-        let synced = Command::new("sync").arg("--file-system").arg(&self.directory).status();
-        assert!(synced.expect("sync can be run").success());
-    }
-
-    /// Has what is dirty written out four times a second. The page cache of this machine would keep
-    /// all that a program writes in so short a time; that of a host in proportion to the drive would
-    /// not.
-    fn with_a_small_cache<R>(&self, work: impl FnOnce() -> R) -> R {
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    std::thread::sleep(Duration::from_millis(250));
-                    self.settle();
-                }
-            });
-            // If the work panics, the thread ends as well.
-            let over = Over(&is_over);
-            let result = work();
-            drop(over);
-            result
-        })
-    }
-
     /// Unmounts, has the file system's checker look, detaches, and has ours look where it can.
     fn end(self) {
         FileSystem::unmount(&self.directory).expect("nobody uses it");
@@ -211,15 +186,6 @@ impl Trial<'_> {
             self.sandbox.ok(&["check", &below, "--data"]);
         }
         self.sandbox.ok(&["detach", "drive"]);
-    }
-}
-
-/// Sets a flag when it goes.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -275,7 +241,7 @@ fn file_systems_keep_their_files_on_drives_and_on_volumes_on_drives() {
             let trial = Trial::new(&sandbox, stack, kind, &SHORT, None);
             let before = trial.counters();
             let bytes = trial.verify(trial.size * SHORT.fill_percent / 100 / 4096 * 4096);
-            trial.settle();
+            settle(&trial.directory).expect("it is mounted");
             let after = trial.counters();
             let written = after.host_bytes - before.host_bytes;
             assert!(written >= bytes, "{kind} on {stack}: {written} of {bytes}");
@@ -321,11 +287,11 @@ fn measure(
     let bytes = trial.room() * fill_percent / 100;
     let at_work = AtWork::prepare(program, &trial.directory, outside.directory(), bytes);
     let mut at_work = at_work.expect("there is room");
-    trial.settle();
+    settle(&trial.directory).expect("it is mounted");
     let (before, begin) = (trial.counters(), Instant::now());
-    let operations = trial.with_a_small_cache(|| at_work.run(scale.time));
+    let operations = with_a_small_cache(&trial.directory, || at_work.run(scale.time));
     let operations = operations.expect("there is room");
-    trial.settle();
+    settle(&trial.directory).expect("it is mounted");
     let (after, seconds) = (trial.counters(), begin.elapsed().as_secs_f64());
     at_work.end().expect("it ends in order");
     drop(outside);

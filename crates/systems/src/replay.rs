@@ -6,6 +6,7 @@
 //! cache and a real file system are between the load and the drive.
 
 use crate::error::SystemsError;
+use crate::small_cache::{settle, with_a_small_cache};
 use coulter_flash::{FileLoad, FileOperation, Workload};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -28,6 +29,17 @@ pub struct Replayed {
     pub operations: u64,
     /// Bytes written to files.
     pub bytes_written: u64,
+}
+
+/// What was done, and what somebody counted before it and after it.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured<T> {
+    /// When the files were made and overwritten.
+    pub before: T,
+    /// When the time was over.
+    pub after: T,
+    /// In between.
+    pub done: Replayed,
 }
 
 /// A load in a directory.
@@ -94,6 +106,24 @@ impl Replay {
         });
         results.into_iter().collect::<Result<(), _>>()?;
         Ok(Replayed { operations: operations.into_inner(), bytes_written: bytes.into_inner() })
+    }
+
+    /// Prepares, and has all threads work for so long, with a small cache ([`with_a_small_cache`]). All that was
+    /// written is with the device below when `count` is asked.
+    ///
+    /// # Errors
+    /// What the file system and `count` say.
+    pub fn measure<T>(
+        &self,
+        time: Duration,
+        mut count: impl FnMut() -> Result<T, SystemsError>,
+    ) -> Result<Measured<T>, SystemsError> {
+        with_a_small_cache(&self.directory, || self.prepare())?;
+        settle(&self.directory)?;
+        let before = count()?;
+        let done = with_a_small_cache(&self.directory, || self.run(time))?;
+        settle(&self.directory)?;
+        Ok(Measured { before, after: count()?, done })
     }
 
     fn next<R>(&self, ask: impl FnOnce(&mut FileLoad) -> R) -> R {
@@ -202,6 +232,25 @@ mod tests {
             let used: u64 = walk(&directory);
             assert!(used > 0, "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_counted_before_a_measurement_has_the_files_in_it() {
+        let scratch = Scratch::new(&std::env::temp_dir()).expect("a directory can be made");
+        let directory = scratch.make_directory("files").expect("it is new");
+        let replay = Replay::new(&directory, Workload::Varmail, 4 << 20, 1);
+        let mut asked = 0;
+        let measured = replay.measure(Duration::from_millis(20), || {
+            asked += 1;
+            Ok((asked, walk(&directory)))
+        });
+        let Measured { before, after, done } = measured.expect("there is room");
+        assert_eq!((before.0, after.0), (1, 2));
+        assert!(before.1 > 0 && done.operations > 0, "{before:?} {done:?}");
+        let failed = replay.measure(Duration::ZERO, || -> Result<(), SystemsError> {
+            Err(SystemsError::violation("nobody can count"))
+        });
+        assert!(failed.is_err());
     }
 
     fn walk(directory: &Path) -> u64 {

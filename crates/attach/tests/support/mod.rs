@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 
+pub mod nvme;
 pub mod raw;
 
 pub use coulter_systems::requirement::skipped;
