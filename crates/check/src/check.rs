@@ -6,7 +6,7 @@ use crate::detail::Detail;
 use crate::finding::Finding;
 use crate::layout::Layout;
 use crate::log_pass::{ChainRules, LogPass};
-use crate::map_pass::{MapPass, compare_counts};
+use crate::map_pass::{MapPass, compare_counts, compare_with_capacity};
 use crate::progress::{Options, Phase};
 use crate::replay::{self, Replay};
 use crate::report::{Report, StoreFacts};
@@ -68,6 +68,7 @@ fn check_store(
 ) {
     let Store { superblock, checkpoint, segments, replay } = store;
     options.report(Phase::Metadata, 1, 1);
+    report.counters.roots_in_use = checkpoint.roots.len() as u64;
     report.counters.runs = checkpoint.runs.len() as u64;
     report.recovery.updates_to_replay = replay.updates.count() as u64;
     if report.recovery.needed {
@@ -77,6 +78,8 @@ fn check_store(
     }
     let references = MapPass::run(window, segments, checkpoint, replay, options, report);
     compare_counts(segments, &references, report);
+    let roots = report.counters.roots_in_use;
+    compare_with_capacity(&superblock.geometry, roots, segments, &references, report);
     let rules = ChainRules::new(superblock, replay.sequence, segments.layout);
     let data = options.data;
     let pass = LogPass::new(window, segments, &references, rules, data);

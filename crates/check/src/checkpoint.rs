@@ -1,7 +1,7 @@
 //! The checkpoint's body, read and compared with the geometry.
 
 use crate::copies::{self, Copied};
-use crate::finding::{BodyFault, Finding};
+use crate::finding::{BodyFault, Finding, Owner};
 use crate::referred::References;
 use crate::report::Report;
 use crate::root_lists;
@@ -141,6 +141,10 @@ fn read_copies(
             report.add(copy_damaged(window, pba, whole_pba, &whole, fault));
             return Some(whole);
         }
+        (Ok(first), Some(Ok(_))) => {
+            compare_copies(window, location, report);
+            return Some(first);
+        }
         (first, _) => first,
     };
     let pba = location.pba;
@@ -155,6 +159,18 @@ fn read_copies(
         }
     }
     None
+}
+
+/// Both copies match the checksum: they should be the same.
+fn compare_copies(window: &mut Window<'_>, location: &CheckpointLocation, report: &mut Report) {
+    let mut rest = location.size as usize;
+    for index in 0..location.blocks() {
+        let owner = Owner::new(Kind::Checkpoint, index.into());
+        let (used, other) = (location.pba.plus(index), location.copy.plus(index));
+        let size = rest.min(BLOCK_SIZE);
+        copies::compare_content(window, owner, used, other, size, report);
+        rest -= size;
+    }
 }
 
 fn read_copy(

@@ -136,7 +136,7 @@ fn compare(
     report: &mut Report,
 ) {
     match faults {
-        [None, None] => {}
+        [None, None] => compare_content(window, owner, first, second, BLOCK_SIZE, report),
         [None, Some(fault)] => {
             report.add(Finding::CopyDamaged { owner, pba: second, whole: Some(first), fault });
         }
@@ -148,6 +148,23 @@ fn compare(
         [Some(_), Some(fault)] => {
             report.add(Finding::CopyDamaged { owner, pba: second, whole: None, fault });
         }
+    }
+}
+
+/// Tells whether two blocks that match their checksum differ in their first `size` bytes: a checksum is no proof.
+pub(crate) fn compare_content(
+    window: &mut Window<'_>,
+    owner: Owner,
+    used: Pba,
+    other: Pba,
+    size: usize,
+    report: &mut Report,
+) {
+    let Ok(first) = window.block(used).copied() else { return };
+    let Ok(second) = window.block(other) else { return };
+    let mut pairs = first.iter().zip(second).take(size);
+    if let Some(offset) = pairs.position(|(one, two)| one != two) {
+        report.add(Finding::CopiesDiffer { owner, used, other, offset });
     }
 }
 

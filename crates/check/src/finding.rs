@@ -216,10 +216,16 @@ pub enum Finding {
         /// Its generation.
         generation: u64,
     },
-    /// The two copies do not describe the same store.
+    /// Two copies do not describe the same store, or not the same state of it.
     SuperblocksDisagree {
         /// The field that differs.
         field: &'static str,
+        /// Where the copy lies that counts.
+        #[serde(serialize_with = "as_block")]
+        used: Pba,
+        /// Where the other one lies.
+        #[serde(serialize_with = "as_block")]
+        other: Pba,
     },
     /// Neither of the two copies at the start of the device can be used, and the third can.
     FirstSuperblocksLost {
@@ -292,6 +298,19 @@ pub enum Finding {
         /// What is wrong with the damaged one.
         #[serde(serialize_with = "as_text")]
         fault: BodyFault,
+    },
+    /// Both copies of a block match their checksum, and yet they differ.
+    CopiesDiffer {
+        /// The second copy, or a block of the checkpoint's body.
+        owner: Owner,
+        /// The copy that counts.
+        #[serde(serialize_with = "as_block")]
+        used: Pba,
+        /// The other one.
+        #[serde(serialize_with = "as_block")]
+        other: Pba,
+        /// The first byte in which they differ.
+        offset: usize,
     },
     /// The header of a record after the checkpoint is damaged or cannot be read, and was rebuilt from what another
     /// header tells of it, and from its payload.
@@ -437,6 +456,13 @@ pub enum Finding {
         /// What the table says.
         recorded: u32,
     },
+    /// What is counted in a sparse store is more than it may be.
+    CapacityExceeded {
+        /// Blocks of the table or of the map, whichever are more, and of the roots.
+        charged: u64,
+        /// How many there may be.
+        limit: u64,
+    },
     /// The segment table contradicts itself or the checkpoint.
     SegmentContradicts {
         /// The segment.
@@ -573,7 +599,9 @@ impl Finding {
             | F::CheckpointCopyDamaged { .. }
             | F::CheckpointContradicts { .. } => Structure::Checkpoint,
             F::Unreadable { structure, .. } | F::NumberSpent { structure, .. } => *structure,
-            F::MetadataDamaged { owner, .. } | F::CopyDamaged { owner, .. } => owner.structure(),
+            F::MetadataDamaged { owner, .. }
+            | F::CopyDamaged { owner, .. }
+            | F::CopiesDiffer { owner, .. } => owner.structure(),
             F::RunUnsorted { .. } => Structure::Run,
             F::ReferenceDamaged { .. } | F::LogHeaderDamaged { .. } => Structure::RecordHeader,
             F::PointerOutside { .. }
@@ -589,9 +617,10 @@ impl Finding {
             | F::RecordContradicts { .. }
             | F::RelocationUnfounded { .. }
             | F::TornTail { .. } => Structure::RecordHeader,
-            F::ValidTooLow { .. } | F::ValidTooHigh { .. } | F::SegmentContradicts { .. } => {
-                Structure::SegmentTable
-            }
+            F::ValidTooLow { .. }
+            | F::ValidTooHigh { .. }
+            | F::CapacityExceeded { .. }
+            | F::SegmentContradicts { .. } => Structure::SegmentTable,
             F::DataDamaged { .. } => Structure::Data,
         }
     }
@@ -623,6 +652,7 @@ impl Finding {
             | F::RelocationUnfounded { pba, .. }
             | F::DataDamaged { pba, .. } => Some(*pba),
             F::SequenceTwice { second, .. } => Some(*second),
+            F::CopiesDiffer { other, .. } | F::SuperblocksDisagree { other, .. } => Some(*other),
             F::DurableRecordMissing { pba, .. } => *pba,
             _ => None,
         }

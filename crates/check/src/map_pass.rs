@@ -11,6 +11,8 @@ use crate::segments::Segments;
 use crate::window::Window;
 use coulter_format::BlockPointer;
 use coulter_format::checksum::Kind;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::superblock::Geometry;
 use std::ops::ControlFlow;
 
 /// One pointer.
@@ -160,6 +162,32 @@ impl Visitor for MapPass<'_, '_> {
 
     fn progress(&mut self, done: u64, total: u64) {
         self.options.report(Phase::Map, done, total);
+    }
+}
+
+/// Compares what a sparse store may take with what it takes, by the table and by the map: the table may lie.
+pub(crate) fn compare_with_capacity(
+    geometry: &Geometry,
+    roots: u64,
+    segments: &Segments,
+    references: &References,
+    report: &mut Report,
+) {
+    if geometry.root_limit == 0 {
+        return;
+    }
+    let blocks = segments.iter().map(|(index, slot)| {
+        let counted = references.segment(index).map_or(0, |found| found.counted);
+        u64::from(counted.max(slot.entry.map_or(0, |entry| entry.valid)))
+    });
+    let per_root = if geometry.root_lists { 2 } else { 1 };
+    let charged = blocks.sum::<u64>() + roots.saturating_mul(per_root);
+    let per_leaf = ENTRIES_PER_PAGE as u64;
+    let pages =
+        geometry.capacity.div_ceil(per_leaf) + geometry.capacity.div_ceil(per_leaf * per_leaf);
+    let limit = geometry.capacity + pages;
+    if charged > limit {
+        report.add(Finding::CapacityExceeded { charged, limit });
     }
 }
 

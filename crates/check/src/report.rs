@@ -97,6 +97,8 @@ pub struct Counters {
     pub warnings: u64,
     /// Root pages read.
     pub root_pages: u64,
+    /// Roots that the checkpoint lists.
+    pub roots_in_use: u64,
     /// Leaf pages read.
     pub leaf_pages: u64,
     /// Segment table pages read.
@@ -159,6 +161,10 @@ pub struct StoreFacts {
     pub device_blocks: u64,
     /// Blocks that the volume exports.
     pub volume_blocks: u64,
+    /// Blocks that may be mapped at once, if they lie densely.
+    pub capacity_blocks: u64,
+    /// Roots in use at most, of 1 GiB of addresses each; 0 if the volume is not sparse.
+    pub root_limit: u32,
     /// Blocks in a segment.
     pub segment_blocks: u32,
     /// Segments.
@@ -177,6 +183,8 @@ impl StoreFacts {
             clean: superblock.clean,
             device_blocks: superblock.geometry.device_size,
             volume_blocks: superblock.geometry.volume_size,
+            capacity_blocks: superblock.geometry.capacity,
+            root_limit: superblock.geometry.root_limit,
             segment_blocks: superblock.geometry.segment_blocks,
             segments: superblock.geometry.segment_count,
             checkpoint_sequence: superblock.checkpoint.sequence,

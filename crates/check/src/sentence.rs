@@ -23,6 +23,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         | Finding::CheckpointDamaged { .. }
         | Finding::CheckpointCopyDamaged { .. }
         | Finding::CopyDamaged { .. }
+        | Finding::CopiesDiffer { .. }
         | Finding::LogHeaderDamaged { .. }
         | Finding::CheckpointContradicts { .. }
         | Finding::MetadataDamaged { .. }
@@ -44,6 +45,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         | Finding::RelocationUnfounded { .. } => write_record(finding, f),
         Finding::ValidTooLow { .. }
         | Finding::ValidTooHigh { .. }
+        | Finding::CapacityExceeded { .. }
         | Finding::SegmentContradicts { .. } => write_segment(finding, f),
         Finding::CleanButWritten { .. }
         | Finding::NeedsRecovery { .. }
@@ -88,10 +90,12 @@ fn write_superblock(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
              written it to the wrong place; do not trust this device",
             pba.0,
         ),
-        Finding::SuperblocksDisagree { field } => write!(
+        Finding::SuperblocksDisagree { field, used, other } => write!(
             f,
-            "the two superblocks disagree about `{field}`: one of them belongs to another store \
-             that was formatted or copied over this one; restore the right one from a backup",
+            "the superblocks at blocks {} and {} disagree about `{field}`, and both are valid: one of them belongs to \
+             another store or to another state of this one that was copied over it, or was made on purpose; the one at \
+             block {} counts; restore the right one from a backup",
+            used.0, other.0, used.0,
         ),
         Finding::FirstSuperblocksLost { third } => write!(
             f,
@@ -153,6 +157,13 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Finding::CopyDamaged { owner, pba, whole: None, fault } => {
             write!(f, "{owner} at block {} is damaged ({fault}), and so is what it is for", pba.0)
         }
+        Finding::CopiesDiffer { owner, used, other, offset } => write!(
+            f,
+            "blocks {} and {} should be the same, of which the latter is {owner}, and differ from byte {offset} on, though \
+             both match their checksum: no accident does that but one in 2^32; the one at block {} is used; whether it \
+             is the right one nothing tells: compare the volume with a backup, or restore it",
+            used.0, other.0, used.0,
+        ),
         Finding::LogHeaderDamaged { pba, holder } => write!(
             f,
             "the header at block {} of a record after the checkpoint is damaged or unreadable; what the header at block \
@@ -343,6 +354,12 @@ fn write_record(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn write_segment(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match finding {
+        Finding::CapacityExceeded { charged, limit } => write!(
+            f,
+            "data, map pages and what is not released yet take {charged} blocks, and in this sparse store they may take \
+             {limit}: no coulter writes that; writes to new addresses are refused (no space) until enough is discarded; \
+             copy the data to a new store, and please report it",
+        ),
         Finding::ValidTooLow { segment, counted, recorded } => write!(
             f,
             "the segment table counts {recorded} blocks in segment {segment}, but {counted} are \

@@ -117,7 +117,9 @@ pub(crate) fn check(window: &mut Window<'_>, report: &mut Report) -> Option<Supe
         } else if expected {
             check_copy(place, &newest, report);
         } else if place.pba < newest.geometry.first_segment && place.valid().is_some() {
-            report.add(Finding::SuperblocksDisagree { field: "second_superblock" });
+            let (used, other) = (newest.location(), place.pba);
+            let field = "second_superblock";
+            report.add(Finding::SuperblocksDisagree { field, used, other });
         }
     }
     check_numbers(&newest, report);
@@ -163,14 +165,16 @@ fn check_copy(place: &SuperblockCopy, newest: &Superblock, report: &mut Report) 
         }
         Some(Ok(other)) => {
             if let Some(field) = difference(newest, other) {
-                report.add(Finding::SuperblocksDisagree { field });
+                let (used, other) = (newest.location(), pba);
+                report.add(Finding::SuperblocksDisagree { field, used, other });
             }
         }
     }
 }
 
 /// The first field that two superblocks of one store cannot differ in. The sizes of device and
-/// volume only grow.
+/// volume only grow. Two that lead to the same checkpoint differ in their generation and in `epoch_max` alone, and
+/// two of the same generation in nothing.
 fn difference(newest: &Superblock, other: &Superblock) -> Option<&'static str> {
     let (new, old) = (&newest.geometry, &other.geometry);
     let fields = [
@@ -183,6 +187,35 @@ fn difference(newest: &Superblock, other: &Superblock) -> Option<&'static str> {
         ("segment_count", new.segment_count >= old.segment_count),
         ("epoch", newest.epoch >= other.epoch),
         ("checkpoint_sequence", newest.checkpoint.sequence >= other.checkpoint.sequence),
+    ];
+    let differs = fields.into_iter().find(|(_, agrees)| !agrees).map(|(name, _)| name);
+    differs.or_else(|| state_difference(newest, other))
+}
+
+/// The first field in which two superblocks that lead to the same checkpoint differ, and should not.
+fn state_difference(newest: &Superblock, other: &Superblock) -> Option<&'static str> {
+    let is_same =
+        newest.epoch == other.epoch && newest.checkpoint.sequence == other.checkpoint.sequence;
+    if !is_same && newest.generation != other.generation {
+        return None;
+    }
+    let (new, old) = (&newest.checkpoint, &other.checkpoint);
+    let fields = [
+        ("checkpoint_sequence", is_same),
+        ("checkpoint_pba", new.pba == old.pba),
+        ("checkpoint_size", new.size == old.size),
+        ("checkpoint_checksum", new.checksum == old.checksum),
+        ("checkpoint_copy", new.copy == old.copy),
+        ("durable_sequence", newest.durable_sequence == other.durable_sequence),
+        ("flags", newest.clean == other.clean),
+        (
+            "incompatible_features",
+            newest.patched == other.patched && newest.long_records == other.long_records,
+        ),
+        ("recovery_map_size", newest.budget == other.budget),
+        ("label", newest.label == other.label),
+        ("capacity", newest.geometry == other.geometry),
+        ("epoch_max", newest.generation != other.generation || newest.epoch_max == other.epoch_max),
     ];
     fields.into_iter().find(|(_, agrees)| !agrees).map(|(name, _)| name)
 }

@@ -53,6 +53,9 @@ pub struct Made {
     pub volume_size_bytes: u64,
     /// Bytes that may be stored at once.
     pub capacity_bytes: u64,
+    /// Of a sparse volume: bytes of addresses that may be in use at once, in stretches of 1 GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub touched_limit_bytes: Option<u64>,
     /// Bytes of a segment.
     pub segment_size_bytes: u64,
     /// Segments on the device.
@@ -68,6 +71,7 @@ impl Target {
     /// # Errors
     /// [`StoreError::HoldsData`] and its neighbours; whatever the system refuses.
     pub fn prepare(path: &Path, shape: &Shape, force: bool) -> Result<Target, CliError> {
+        store::check_touched_limit(path, shape)?;
         let place = find_place(path, shape)?;
         let absolute = || path.canonicalize().map_err(|e| CliError::io("find", path, e));
         let (path, marks) = match &place {
@@ -278,6 +282,7 @@ mod tests {
             label: String::new(),
             sparse: false,
             capacity: None,
+            touched_limit: None,
             address_space: None,
         }
     }

@@ -29,8 +29,54 @@ pub fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions 
         map_memory: map_memory.map(|size| size.0),
         label: shape.label.clone(),
         address_space: size.filter(|_| is_sparse).or(shape.address_space),
+        stretch_limit: shape.touched_limit.map(stretches),
         ..default
     }
+}
+
+/// Bytes of a stretch of addresses that counts as in use if it holds anything.
+const STRETCH_SIZE: u64 = coulter::STRETCH_SIZE;
+
+/// Stretches of a limit that [`check_touched_limit`] lets through.
+fn stretches(limit: Size) -> u32 {
+    u32::try_from(limit.0 / STRETCH_SIZE).unwrap_or(u32::MAX)
+}
+
+/// Whether the limit of touched addresses that `shape` asks for can be one.
+///
+/// # Errors
+/// [`StoreError::Create`], with the reason and what to give instead.
+pub fn check_touched_limit(path: &Path, shape: &Shape) -> Result<(), CliError> {
+    let (Some(limit), Some(capacity), Some(size)) =
+        (shape.touched_limit, shape.capacity, shape.size)
+    else {
+        return Ok(());
+    };
+    let whole = |size: u64| Size(size.div_ceil(STRETCH_SIZE).saturating_mul(STRETCH_SIZE));
+    let most = whole(size.0).0.min(CreateOptions::TOUCHED_LIMIT_MAX);
+    let reason = if limit.0 == 0 || !limit.0.is_multiple_of(STRETCH_SIZE) {
+        format!(
+            "--touched-limit counts stretches of 1 GiB: give a multiple of 1G, such as {}",
+            whole(limit.0.max(1))
+        )
+    } else if limit.0 > most {
+        format!(
+            "--touched-limit {limit} is more than {}: give {} at most, or leave it out",
+            match size.0 < limit.0 {
+                true => "the volume's --size",
+                false => "a store can keep track of",
+            },
+            Size(most)
+        )
+    } else if limit.0 < capacity.0 {
+        format!(
+            "--touched-limit {limit} is less than --capacity {capacity}, which could never be filled: give {} at least",
+            whole(capacity.0)
+        )
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::Create { path: path.to_owned(), reason, is_usage: true }.into())
 }
 
 /// Bytes of a store for the volume that `shape` asks for; `None` if it asks for none.
@@ -73,6 +119,7 @@ pub fn create(
         store_size_bytes: geometry.store_size_bytes,
         volume_size_bytes: geometry.volume_size_bytes,
         capacity_bytes: geometry.capacity_bytes,
+        touched_limit_bytes: geometry.touched_limit_bytes,
         segment_size_bytes: geometry.segment_size_bytes,
         segments_total: geometry.segment_count,
         map_memory_bytes: geometry.map_memory_min_bytes,

@@ -505,6 +505,56 @@ fn a_volume_may_have_more_addresses_than_it_can_store() {
     sandbox.ok(&["check", "disk.img", "--data"]);
 }
 
+/// More than 32 TiB of addresses in use: the roots are in a list of their own, and everybody says how many there may be.
+#[test]
+fn a_sparse_volume_may_be_touched_in_very_many_places() {
+    let sandbox = Sandbox::new();
+    let create = ["create", "disk.img", "--sparse", "--size", "1P", "--capacity", "4G", "--json"];
+    let made = sandbox.json(&[&create[..], &["--touched-limit", "40T"]].concat());
+    assert_eq!(made["touched_limit_bytes"], 40_u64 << 40);
+    let probed = sandbox.ok(&["probe", "disk.img"]);
+    let has = |line: &str| assert!(probed.lines().any(|it| it == line), "{line}: {probed}");
+    has(&format!("COULTER_TOUCHED_LIMIT={}", 40_u64 << 40));
+    has(&format!("COULTER_CAPACITY={}", 4_u64 << 30));
+    let dumped = sandbox.json(&["dump", "superblock", "disk.img", "--json"]);
+    let dumped = dumped.to_string();
+    assert!(dumped.contains(&format!("\"root_limit\":{}", 40 << 10)), "{dumped}");
+    let checked = sandbox.ok(&["check", "disk.img"]);
+    assert!(checked.contains("(0 of 40960 stretches of 1 GiB touched)"), "{checked}");
+    let checked = sandbox.json(&["check", "disk.img", "--json"]);
+    assert_eq!(checked["store"]["root_limit"], 40 << 10);
+    assert_eq!(checked["counters"]["roots_in_use"], 0);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let space = &sandbox.json(&["status", "disk", "--json"])["statistics"]["space"];
+    assert_eq!(
+        (&space["touched_limit_bytes"], &space["touched_bytes"]),
+        (&(40_u64 << 40).into(), &0.into())
+    );
+    let text = sandbox.ok(&["status", "disk"]);
+    assert!(text.contains("  touched    0 B of 40 TiB of addresses"), "{text}");
+    sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
+fn a_limit_of_touched_addresses_that_makes_no_sense_is_refused_and_says_what_to_give() {
+    let sandbox = Sandbox::new();
+    let create = ["create", "disk.img", "--sparse"];
+    for (words, said) in [
+        (&["--size", "1T", "--touched-limit", "40T"][..], "--capacity"),
+        (&["--size", "1T", "--capacity", "4G", "--touched-limit", "0"], "such as 1 GiB"),
+        (&["--size", "1T", "--capacity", "4G", "--touched-limit", "1500M"], "such as 2 GiB"),
+        (&["--size", "1T", "--capacity", "4G", "--touched-limit", "-1G"], "--touched-limit"),
+        (&["--size", "1T", "--capacity", "4G", "--touched-limit", "2T"], "give 1 TiB at most"),
+        (&["--size", "1T", "--capacity", "4G", "--touched-limit", "3G"], "give 4 GiB at least"),
+        (&["--size", "6P", "--capacity", "4G", "--touched-limit", "5P"], "give 4 PiB at most"),
+        (&["--size", "1T", "--capacity", "4G", "--touched-limit", "many"], "--touched-limit"),
+    ] {
+        let error = sandbox.fails(2, &[&create[..], words].concat());
+        assert!(error.contains(said), "{words:?}: {error}");
+        assert!(!sandbox.path("disk.img").exists(), "{words:?}");
+    }
+}
+
 #[test]
 fn a_capacity_that_makes_no_sense_is_refused() {
     let sandbox = Sandbox::new();

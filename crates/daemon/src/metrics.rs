@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use std::fmt::{Display, Write};
 
 /// What goes up and down, of the groups and counters of the library; all others only go up.
-const GAUGES: [(&str, &str); 26] = [
+const GAUGES: [(&str, &str); 28] = [
     ("overlay", "files"),
     ("overlay", "settled_files"),
     ("overlay", "settle_backlog_files"),
@@ -30,6 +30,8 @@ const GAUGES: [(&str, &str); 26] = [
     ("space", "valid_bytes"),
     ("space", "charged_bytes"),
     ("space", "charged_limit_bytes"),
+    ("space", "touched_bytes"),
+    ("space", "touched_limit_bytes"),
     ("cleaning", "defrag_position_bytes"),
     ("map", "memory_bytes"),
     ("map", "memory_peak_bytes"),

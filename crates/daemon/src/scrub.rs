@@ -155,6 +155,11 @@ impl Damage {
             Trouble::Damaged => "checksum mismatch".to_owned(),
             Trouble::Unreadable(errno) => io::Error::from_raw_os_error(errno).to_string(),
             Trouble::Lost => "its map page is damaged".to_owned(),
+            Trouble::Differs { used } => format!(
+                "it matches its checksum and differs from the other copy, at byte {} of the store, which matches too and \
+                 is used: compare the volume with a backup",
+                used.byte_offset()
+            ),
         };
         match finding {
             ScrubFinding::Range { offset, length, trouble } => Damage {

@@ -110,7 +110,11 @@ impl Shared {
         };
         match admitted {
             None => Admission::Wait,
-            Some(needed) if self.charge() + self.promises.blocks + needed > self.charge_max() => {
+            // What needs nothing is written even if more is charged than may be, as the table of a damaged store may say.
+            Some(needed)
+                if needed > 0
+                    && self.charge() + self.promises.blocks + needed > self.charge_max() =>
+            {
                 self.wait_or_full()
             }
             Some(needed) => {

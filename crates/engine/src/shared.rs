@@ -75,6 +75,8 @@ pub(crate) struct Signals {
     pub(crate) checkpoint: bool,
     /// How far the checkpoint under way is.
     pub(crate) checkpointing: Checkpointing,
+    /// It has yet to take images of root pages, of what they said at the cut: no leaf page may move.
+    pub(crate) roots_are_cut: bool,
     /// A load or a write found no memory: the sweep must make some.
     pub(crate) memory: bool,
     /// What the host wants to write would be more than recovery has memory for. However little that
@@ -95,8 +97,9 @@ impl Signals {
         self.checkpointing != Checkpointing::No
     }
 
+    /// Whether nothing may begin to be relocated.
     pub(crate) fn is_quiescing(&self) -> bool {
-        self.checkpointing == Checkpointing::Quiesces
+        self.checkpointing == Checkpointing::Quiesces || self.roots_are_cut
     }
 }
 

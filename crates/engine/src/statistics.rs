@@ -20,6 +20,11 @@ pub struct Statistics {
     pub charged_blocks: u64,
     /// See `charged_blocks`.
     pub charged_blocks_max: u64,
+    /// Of a sparse store: roots that are there, with a page or yet without, and how many there may be. Zero of any
+    /// other.
+    pub roots_touched: u64,
+    /// See `roots_touched`.
+    pub roots_touched_max: u64,
     /// Root pages on the device: stretches of 1 GiB of addresses that hold something.
     pub roots_in_use: u64,
     /// Relocated host blocks that had been overwritten in the meantime.
@@ -34,6 +39,8 @@ pub struct Statistics {
     pub leaf_blocks: u64,
     /// Root pages written.
     pub root_blocks: u64,
+    /// Images of root pages that one turn took at most.
+    pub root_images_at_once: u64,
     /// Pages of the segment table written.
     pub table_blocks: u64,
     /// Blocks of runs written.

@@ -106,6 +106,8 @@ impl Engine {
         if self.shared.superblock.geometry.is_sparse() {
             statistics.charged_blocks = self.shared.charge();
             statistics.charged_blocks_max = self.shared.charge_max();
+            statistics.roots_touched = self.shared.map.root_count() as u64;
+            statistics.roots_touched_max = self.shared.superblock.geometry.roots_max();
         }
         statistics.roots_in_use = self.shared.map.root_page_count();
         let (recovery_cells, recovery_cells_max) = self.shared.map.recovery_cells();

@@ -9,12 +9,15 @@
 //! nothing else is left to be done, and then has room for one more. After a power cut it has none at all.
 //!
 //! Or it is flash that writes each page whole or not at all, and the store pads them ([`Search::padding`]).
+//!
+//! Or the store is sparse and has a list of roots ([`Search::root_lists`]): its addresses lie in a root for each few, so a
+//! checkpoint writes root pages and pages of the list, and a root comes and goes with a discard.
 
 use crate::buffers::Memory;
 use crate::device::Device;
 use crate::oracle::{Operation, Oracle, Part, Violation};
 use crate::random::Random;
-use coulter_engine::create::{CreateOptions, create};
+use coulter_engine::create::{CreateOptions, Sparse, create};
 use coulter_engine::{
     Buffers, Change, ChangeKind, Command, Config, Engine, Io, Phase, Prepare, Request, RequestId,
     Target,
@@ -73,7 +76,7 @@ const fn change(lba: u64, count: u32, kind: ChangeKind) -> Change {
 }
 
 impl Letter {
-    fn parts(self) -> Vec<Part> {
+    fn parts(self, ground: Ground) -> Vec<Part> {
         let part = |lba, count, discard| Part { lba, count, discard };
         match self {
             Letter::WriteOne => vec![part(3, 1, false)],
@@ -86,6 +89,8 @@ impl Letter {
                 };
                 MANY.iter().map(of).collect()
             }
+            // All of a root.
+            Letter::Discard if ground == Ground::RootLists => vec![part(0, WINDOW, true)],
             Letter::Discard => vec![part(0, 5, true)],
             Letter::Flush => Vec::new(),
         }
@@ -105,6 +110,8 @@ pub struct Tried {
     pub refusals: u64,
     /// Blocks that flash pages were padded with.
     pub padded_blocks: u64,
+    /// Root pages and pages of their list that were written.
+    pub root_blocks: u64,
 }
 
 /// A plan that went wrong.
@@ -136,12 +143,42 @@ enum Ground {
     WithoutSpace,
     /// Flash pages of this many blocks. A page is written whole or not at all, and the store pads pages.
     Pages(u32),
+    /// A device with all its space; the store is sparse and lists its roots in pages.
+    RootLists,
+}
+
+/// Addresses of a store with a list of roots that lie together, each window of them in a root of its own.
+const WINDOW: u64 = 4;
+
+/// Blocks that a root covers.
+const ROOT: u64 = 1 << 18;
+
+/// Where an address of the plan lies in the store.
+fn place(ground: Ground, lba: u64) -> u64 {
+    match ground {
+        Ground::RootLists => lba / WINDOW * ROOT + lba % WINDOW,
+        _ => lba,
+    }
+}
+
+/// Ranges of the store in which `count` addresses of the plan lie, in order.
+fn ranges(ground: Ground, lba: u64, count: u64) -> Vec<(u64, u64)> {
+    if ground != Ground::RootLists {
+        return vec![(lba, count)];
+    }
+    let (mut ranges, mut next) = (Vec::new(), lba);
+    while next < lba + count {
+        let together = (WINDOW - next % WINDOW).min(lba + count - next);
+        ranges.push((place(ground, next), together));
+        next += together;
+    }
+    ranges
 }
 
 fn config(ground: Ground) -> Config {
     let usual = Config { record_count: 12, page_count: 16, request_count: 16, ..Config::default() };
     match ground {
-        Ground::Whole => usual,
+        Ground::Whole | Ground::RootLists => usual,
         Ground::WithoutSpace => Config { prepare: Prepare::Space, ..usual },
         Ground::Pages(blocks) => Config { atomic_page_blocks: blocks, pad_pages: true, ..usual },
     }
@@ -167,8 +204,20 @@ enum Expected {
     Flush(u64),
 }
 
+/// What a write changes in the store, in order.
+fn changes(ground: Ground, parts: &[Part]) -> Vec<Change> {
+    let kind = |part: &Part| if part.discard { ChangeKind::Discard } else { ChangeKind::Write };
+    let of = |part: &Part| {
+        let kind = kind(part);
+        let ranges = ranges(ground, part.lba, part.count);
+        ranges.into_iter().map(move |(lba, count)| change(lba, count as u32, kind))
+    };
+    parts.iter().flat_map(of).collect()
+}
+
 /// An engine that runs on a device in order.
 struct Run {
+    ground: Ground,
     engine: Engine,
     memory: Memory,
     device: Device,
@@ -185,6 +234,7 @@ struct Run {
 impl Run {
     fn begin(scene: &Scene, memory: Memory, ground: Ground) -> Run {
         Run {
+            ground,
             engine: Engine::open(config(ground), scene.device.size()).expect("there is memory"),
             room: (ground == Ground::WithoutSpace).then_some(0),
             refusals: 0,
@@ -307,24 +357,25 @@ impl Run {
         self.next += 1;
         let id = RequestId(self.next);
         let number = self.oracle.next_number();
-        let parts = letter.parts();
+        let parts = letter.parts(self.ground);
+        let changes = changes(self.ground, &parts);
         let stored = parts.iter().filter(|part| !part.discard);
         let blocks = stored.flat_map(|part| part.lba..part.lba + part.count);
         let blocks: Vec<_> = blocks.map(|lba| content(lba, number)).collect();
         let buffer = (!blocks.is_empty()).then(|| self.memory.add_host(blocks));
-        let request = match (letter, parts.first()) {
-            (Letter::Flush, _) | (_, None) => Request::Flush,
-            (Letter::WriteMany, _) => Request::WriteMany {
-                changes: &MANY,
+        let request = match (letter, changes.as_slice()) {
+            (Letter::Flush, _) | (_, []) => Request::Flush,
+            (Letter::Discard, [change, ..]) => {
+                Request::Discard { lba: change.lba, count: change.count.into(), fua: false }
+            }
+            (_, [_, _, ..]) => Request::WriteMany {
+                changes: &changes,
                 buffer: buffer.expect("it has data"),
                 fua: false,
             },
-            (Letter::Discard, Some(part)) => {
-                Request::Discard { lba: Lba(part.lba), count: part.count, fua: false }
-            }
-            (_, Some(part)) => Request::Write {
-                lba: Lba(part.lba),
-                count: part.count as u32,
+            (_, [change]) => Request::Write {
+                lba: change.lba,
+                count: change.count,
                 buffer: buffer.expect("it has data"),
                 fua: false,
             },
@@ -400,15 +451,33 @@ impl Search {
         Search::on(Ground::Pages(4))
     }
 
+    /// The same store with its addresses in many roots, and a list of these.
+    ///
+    /// # Panics
+    /// If the store cannot be laid out or worked in.
+    pub fn root_lists() -> Search {
+        Search::on(Ground::RootLists)
+    }
+
     fn on(ground: Ground) -> Search {
+        let is_sparse = ground == Ground::RootLists;
         let (superblocks, page_blocks) = match ground {
             Ground::Pages(blocks) => (3, Some(blocks)),
             _ => (1, None),
         };
         let options = CreateOptions {
             device_size: 256 * (SEGMENTS + superblocks),
-            sparse: None,
-            volume_size: Some(VOLUME),
+            // A leaf page and both copies of a root page for each window come on top of the data.
+            sparse: is_sparse.then_some(Sparse {
+                address_limit: 1 << 40,
+                root_limit: Some(VOLUME.div_ceil(WINDOW) as u32),
+                root_lists: true,
+            }),
+            volume_size: Some(if is_sparse {
+                VOLUME + 3 * VOLUME.div_ceil(WINDOW)
+            } else {
+                VOLUME
+            }),
             segment_blocks: 256,
             spare_percent: 20,
             store: StoreId { uuid: [7; 16], salt: 3 },
@@ -435,7 +504,8 @@ impl Search {
             let (id, lba) = (RequestId(run.next), 290 + segment);
             let number = run.oracle.next_number();
             let buffer = run.memory.add_host(vec![content(lba, number)]);
-            let request = Request::Write { lba: Lba(lba), count: 1, buffer, fua: false };
+            let at = Lba(place(ground, lba));
+            let request = Request::Write { lba: at, count: 1, buffer, fua: false };
             let taken = run.engine.handle_request(id, request, &mut run.memory);
             run.memory.take_host(buffer);
             assert!(taken.is_ok(), "a store at rest takes a write");
@@ -531,6 +601,7 @@ impl Search {
         }
         self.tried.refusals += run.refusals;
         self.tried.padded_blocks += run.engine.statistics().padded_blocks;
+        self.tried.root_blocks += run.engine.statistics().root_blocks;
         self.memory = Some(run.memory);
         result
     }
@@ -591,17 +662,20 @@ fn compare(scene: &Scene, memory: Memory, ground: Ground, goes_on: bool) -> Resu
     let mut cursor = 0;
     while let Some(range) = run.oracle.touched(cursor) {
         cursor = range.end;
-        let count = (range.end - range.start) as u32;
-        let buffer = run.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
-        let id = RequestId(range.end);
-        let request = Request::Read { lba: Lba(range.start), count, buffer };
-        let taken = run.engine.handle_request(id, request, &mut run.memory);
-        taken.map_err(|_| "a read is refused".to_owned())?;
-        read_to_its_end(&mut run)?;
-        let blocks = run.memory.take_host(buffer);
-        for (lba, block) in (range.start..).zip(&blocks) {
-            let number = number_of(lba, block).map_err(|violation| violation.what)?;
-            observed[lba as usize] = Some(number);
+        let mut first = range.start;
+        for (at, count) in ranges(ground, range.start, range.end - range.start) {
+            let buffer = run.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
+            let id = RequestId(first + 1);
+            let request = Request::Read { lba: Lba(at), count: count as u32, buffer };
+            let taken = run.engine.handle_request(id, request, &mut run.memory);
+            taken.map_err(|_| "a read is refused".to_owned())?;
+            read_to_its_end(&mut run)?;
+            let blocks = run.memory.take_host(buffer);
+            for (lba, block) in (first..).zip(&blocks) {
+                let number = number_of(lba, block).map_err(|violation| violation.what)?;
+                observed[lba as usize] = Some(number);
+            }
+            first += count;
         }
     }
     let mut oracle = scene.oracle.clone();

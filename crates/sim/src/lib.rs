@@ -16,6 +16,7 @@
 pub mod buffers;
 pub mod device;
 pub mod exhaustive;
+pub mod forge;
 pub mod full;
 pub mod generate;
 pub mod hand;

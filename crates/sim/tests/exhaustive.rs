@@ -44,3 +44,17 @@ fn padding_every_crash_point_is_an_allowed_state() {
     assert_eq!(tried.plans, 1 + 6 + 36);
     assert!(tried.crash_points > 150 && tried.padded_blocks > 30, "{tried:?}");
 }
+
+/// More roots than a checkpoint takes the images of at once, in a list of their own.
+#[test]
+fn with_a_list_of_roots_every_crash_point_is_an_allowed_state() {
+    let mut search = Search::root_lists();
+    for length in 0..=1 {
+        let result = search.all_of_length(length, |_, _| true);
+        assert!(result.is_ok(), "{}", result.unwrap_err());
+    }
+    let tried = search.tried;
+    println!("{tried:?}");
+    assert_eq!(tried.plans, 1 + 6);
+    assert!(tried.crash_points > 200 && tried.root_blocks > 100, "{tried:?}");
+}

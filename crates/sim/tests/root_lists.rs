@@ -3,15 +3,18 @@
 //!
 //! Method: more roots than two pages of the list hold, with one block in each.
 
+use coulter_check::salvage::{self, Salvage, Sink, State, salvage};
 use coulter_check::{Finding, Options, check, dump};
 use coulter_engine::create::{CreateOptions, Sparse};
 use coulter_engine::scrub::ScrubState;
+use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{Config, Degraded, Failure, Phase, Request};
 use coulter_format::checkpoint::BodyView;
 use coulter_format::{BLOCK_SIZE, Lba, Pba, StoreId};
 use coulter_sim::device::{Device, Loss};
 use coulter_sim::hand::{Hand, small, store_like};
 use coulter_sim::random::Random;
+use std::collections::BTreeMap;
 
 const ROOT: u64 = 1 << 18;
 const ROOTS: u64 = 400;
@@ -222,6 +225,91 @@ fn a_page_of_the_list_that_is_gone_puts_what_it_told_of_in_doubt() {
         assert!(!report.complete && !report.findings.is_empty());
     }
     assert!(lost_in_all > 40, "{lost_in_all}");
+}
+
+/// What comes out, by address.
+#[derive(Default)]
+struct Out(BTreeMap<u64, u8>);
+
+impl Sink for Out {
+    fn block(&mut self, lba: Lba, content: &[u8; BLOCK_SIZE]) -> std::io::Result<()> {
+        assert_eq!(self.0.insert(lba.0, content[0]), None, "a block comes once");
+        Ok(())
+    }
+}
+
+fn salvaged(device: &Device) -> (BTreeMap<u64, u8>, Salvage) {
+    let mut out = Out::default();
+    let mut options = salvage::Options::default();
+    let salvage = salvage(&mut device.blocks(), &mut out, &mut options).expect("a superblock");
+    (out.0, salvage)
+}
+
+fn state_of(salvage: &Salvage, lba: u64) -> Option<State> {
+    let range = salvage.ranges.iter().find(|it| (it.lba..it.lba + it.blocks).contains(&lba));
+    range.map(|range| range.state)
+}
+
+/// With one copy of a page everything is as it was; with none everything comes out, and what the page told of is in doubt.
+#[test]
+fn salvage_gives_back_what_a_lost_page_of_the_list_told_of() {
+    let device = closed();
+    for (index, pair) in pages(&device).into_iter().enumerate() {
+        for lost in [&pair[..1], &pair[1..], &pair[..]] {
+            let context = format!("page {index}, {} copies", lost.len());
+            let (found, salvage) = salvaged(&zeroed(&device, lost));
+            for root in 0..ROOTS {
+                let (lba, value) = block(root);
+                assert_eq!(found.get(&lba), Some(&value), "root {root}: {context}");
+            }
+            assert_eq!(found.len() as u64, ROOTS, "{context}");
+            assert_eq!(salvage.lost_blocks, 0, "{context}");
+            if lost.len() == 1 {
+                assert!(salvage.is_whole(), "{context}: {:?}", salvage.ranges);
+                assert_eq!(salvage.whole_blocks, ROOTS, "{context}");
+                continue;
+            }
+            let listed = if index < 2 { PER_PAGE } else { ROOTS - 2 * PER_PAGE };
+            let in_doubt = |root: &u64| state_of(&salvage, block(*root).0) == Some(State::Found);
+            assert!((0..ROOTS).filter(in_doubt).count() as u64 >= listed, "{context}");
+            assert_eq!(salvage.whole_blocks + salvage.found_blocks, ROOTS, "{context}");
+            assert!(!salvage.is_whole(), "{context}");
+            // No record tells of it, and the log is whole: nothing was there.
+            assert_eq!(state_of(&salvage, ROOT * 999), None, "{context}");
+        }
+    }
+}
+
+/// No turn takes the images of more roots than so many, and what the cleaner and the scrub do meanwhile changes nothing.
+#[test]
+pub(crate) fn images_of_root_pages_are_taken_a_few_at_a_time() {
+    let mut hand = filled();
+    let before = hand.engine.statistics().root_blocks;
+    hand.engine.set_cleaning(CleaningMode::Drain);
+    for round in 0..30u64 {
+        for root in 0..ROOTS {
+            let (lba, value) = block(root);
+            assert!(hand.write(lba, 1, value));
+            if root % 40 == round {
+                assert!(hand.engine.start_scrub(0), "there is memory");
+            }
+        }
+        if round % 5 == 0 {
+            assert_eq!(hand.flush(), Some(Ok(())));
+            let mut crashed = hand.device.clone();
+            crashed.cut(Loss::Everything, &mut Random::new(round));
+            assert_sound(&crashed, &format!("round {round}"));
+        }
+    }
+    let after = hand.engine.statistics();
+    assert!(after.root_blocks - before > 3 * ROOTS, "many are written: {after:?}");
+    assert!(after.relocated_blocks > 0, "segments are cleaned meanwhile: {after:?}");
+    assert_eq!(after.root_images_at_once, 64);
+    hand.submit(Request::Shutdown).expect("it is always taken");
+    hand.run();
+    hand.device.flush_all();
+    assert_sound(&hand.device, "closed");
+    assert_holds(&mut Hand::open(hand.device, small()), "closed");
 }
 
 /// A table of leaves is for 32 leaves: there are as many as were planned, and a write that would need one more changes

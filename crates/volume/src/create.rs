@@ -11,7 +11,8 @@ use crate::create_error::CreateError;
 use crate::geometry::Geometry;
 use coulter_device::{AlignedMemory, Device, DeviceError, blocking};
 use coulter_engine::create as layout;
-use coulter_format::superblock::{LABEL_SIZE, third_superblocks};
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::superblock::{LABEL_SIZE, LISTED_ROOT_LIMIT_MAX, third_superblocks};
 use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId};
 
 const SIZE: u64 = BLOCK_SIZE as u64;
@@ -21,6 +22,9 @@ const ERASED_SIZE: u64 = 1 << 20;
 
 /// The second superblock lies half a segment into the device; segments have 2^8 to 2^18 blocks.
 const SECOND_SUPERBLOCK_BITS: std::ops::RangeInclusive<u32> = 7..=17;
+
+/// Bytes of a stretch of addresses, of which a sparse volume may have so many in use ([`CreateOptions::stretch_limit`]).
+pub const STRETCH_SIZE: u64 = (ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64 * SIZE;
 
 /// Bytes of randomness in an identity and a salt.
 const RANDOM_SIZE: usize = 20;
@@ -70,6 +74,9 @@ impl CreateOptions {
 
     /// Bytes that a sparse volume can offer.
     pub const ADDRESS_SPACE_MAX: u64 = 1 << 62;
+
+    /// Bytes of addresses in as many stretches as a sparse volume can have in use.
+    pub const TOUCHED_LIMIT_MAX: u64 = LISTED_ROOT_LIMIT_MAX as u64 * STRETCH_SIZE;
 }
 
 impl Default for CreateOptions {

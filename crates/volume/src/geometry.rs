@@ -1,5 +1,6 @@
 //! What a store is: its identity and its sizes.
 
+use crate::create::STRETCH_SIZE;
 use crate::description::text_of;
 use coulter_format::BLOCK_SIZE;
 use coulter_format::superblock::Superblock;
@@ -20,6 +21,9 @@ pub struct Geometry {
     /// Bytes that may be stored at once, if they lie densely. As many as the volume offers unless it is
     /// sparse.
     pub capacity_bytes: u64,
+    /// Bytes of addresses of a sparse volume that may be in use at once, counted in stretches of 1 GiB; `None` if
+    /// it is not sparse.
+    pub touched_limit_bytes: Option<u64>,
     /// Bytes of a segment.
     pub segment_size_bytes: u64,
     /// Bytes of a page of the flash below; `None` if the store knows of none.
@@ -41,6 +45,8 @@ impl Geometry {
             store_size_bytes: geometry.device_size * block_size,
             volume_size_bytes: geometry.volume_size.saturating_mul(block_size),
             capacity_bytes: geometry.capacity * block_size,
+            touched_limit_bytes: (geometry.root_limit > 0)
+                .then_some(u64::from(geometry.root_limit) * STRETCH_SIZE),
             segment_size_bytes: u64::from(geometry.segment_blocks) * block_size,
             page_size_bytes: geometry
                 .has_pages()

@@ -119,7 +119,7 @@ pub use close_error::CloseError;
 pub use coulter_device as device;
 pub use coulter_engine::Degraded;
 pub use counters::{DeviceCounts, RequestCounts};
-pub use create::{CreateOptions, check_create, create, store_size_for};
+pub use create::{CreateOptions, STRETCH_SIZE, check_create, create, store_size_for};
 pub use create_error::CreateError;
 pub use failures::Failures;
 pub use geometry::Geometry;

@@ -1,6 +1,7 @@
 //! What a volume has done and what it holds, at one moment. Totals run from the opening.
 
 use crate::counters::{Counters, DeviceCounts, RequestCounts};
+use crate::create::STRETCH_SIZE;
 use crate::direct::Direct;
 use crate::governor::GovernorCounts;
 use coulter_format::BLOCK_SIZE;
@@ -106,6 +107,12 @@ pub struct Space {
     pub charged_bytes: u64,
     /// How many that may be; 0 of a volume that is not sparse.
     pub charged_limit_bytes: u64,
+    /// Of a sparse volume: bytes of the stretches of 1 GiB of addresses that hold anything, or did until the next
+    /// checkpoint; 0 of any other.
+    pub touched_bytes: u64,
+    /// How many that may be ([`CreateOptions::stretch_limit`](crate::CreateOptions::stretch_limit)); 0 of a volume
+    /// that is not sparse.
+    pub touched_limit_bytes: u64,
     /// Segments that the cleaner has gone through.
     pub segments_cleaned: u64,
     /// Relocated blocks that had been overwritten in the meantime.
@@ -323,6 +330,8 @@ pub(crate) fn gather(
             valid_bytes: bytes(engine.valid_blocks),
             charged_bytes: bytes(engine.charged_blocks),
             charged_limit_bytes: bytes(engine.charged_blocks_max),
+            touched_bytes: engine.roots_touched * STRETCH_SIZE,
+            touched_limit_bytes: engine.roots_touched_max * STRETCH_SIZE,
             segments_cleaned: engine.segments_cleaned,
             relocations_dropped: engine.relocations_dropped,
             prepared_bytes: bytes(engine.prepared_blocks),

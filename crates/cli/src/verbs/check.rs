@@ -111,8 +111,15 @@ impl Check {
             true => format!("{} data blocks compared", counters.data_blocks),
             false => "data not read (--data does that)".to_owned(),
         };
+        let touched = match &report.store {
+            Some(store) if store.root_limit > 0 => format!(
+                " ({} of {} stretches of 1 GiB touched)",
+                counters.roots_in_use, store.root_limit
+            ),
+            _ => String::new(),
+        };
         terminal::print(&format!(
-            "{GREEN}sound{GREEN:#}: {} mapped in {} of {} segments, {} records, {data}",
+            "{GREEN}sound{GREEN:#}: {} mapped{touched} in {} of {} segments, {} records, {data}",
             Size(counters.mapped_blocks * BLOCK_SIZE),
             counters.segments_in_use,
             report.store.as_ref().map_or(0, |store| store.segments),

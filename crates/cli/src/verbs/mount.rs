@@ -258,6 +258,7 @@ impl Mount {
             (!shape.label.is_empty(), "--label"),
             (shape.sparse, "--sparse"),
             (shape.capacity.is_some(), "--capacity"),
+            (shape.touched_limit.is_some(), "--touched-limit"),
         ];
         let options: Vec<_> =
             options.into_iter().filter_map(|(is_so, option)| is_so.then_some(option)).collect();

@@ -374,6 +374,7 @@ impl Attach {
             label: String::new(),
             sparse: false,
             capacity: None,
+            touched_limit: None,
             address_space: Some(space.next_multiple_of(1 << 30)),
         };
         let target = Target::prepare(&path, &shape, false)?;

@@ -69,6 +69,12 @@ fn properties(fields: &SuperblockFields) -> String {
     property("ID_FS_BLOCKSIZE", &BLOCK_SIZE.to_string());
     property("ID_FS_SIZE", &(fields.device_blocks * BLOCK_SIZE).to_string());
     property("COULTER_VOLUME_SIZE", &fields.volume_blocks.saturating_mul(BLOCK_SIZE).to_string());
+    if fields.root_limit > 0 {
+        let size = |count: u64| count.saturating_mul(BLOCK_SIZE).to_string();
+        property("COULTER_CAPACITY", &size(fields.capacity_blocks));
+        let limit = u64::from(fields.root_limit) * coulter::STRETCH_SIZE;
+        property("COULTER_TOUCHED_LIMIT", &limit.to_string());
+    }
     text
 }
 

@@ -8,10 +8,10 @@ use crate::pacing::Updates;
 use crate::segments::Segments;
 use crate::shared::Shared;
 use crate::units::Origin;
+use coulter_format::Pba;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::segment_table::{self, CoarseAge, SegmentEntry};
-use coulter_format::{BlockPointer, Pba, map_page};
 
 impl Checkpointer {
     /// Takes the images. Everything applied is in them, nothing else.
@@ -31,14 +31,7 @@ impl Checkpointer {
         let updates = self.cut_run(shared, position);
         self.cut_repairs(shared);
         self.cut_parities(shared);
-        let (images, image_keys) = (&mut self.images, &mut self.image_keys);
-        let image = |key, leaves: &mut dyn Iterator<Item = BlockPointer>| {
-            images.extend_from_slice(&EMPTY_BLOCK);
-            let page = images.last_mut().expect("it was just added");
-            map_page::encode(leaves, page);
-            image_keys.push((Kind::Root, key));
-        };
-        shared.map.cut_roots(&mut shared.segments, sequence, image);
+        self.cut_roots(shared, sequence);
         self.next_list = 0;
         if shared.promises.blocks == 0 {
             shared.map.drop_empty_roots();

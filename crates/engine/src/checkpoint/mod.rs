@@ -26,6 +26,7 @@ mod cut;
 mod due;
 mod lists;
 mod root_lists;
+mod roots;
 mod runs;
 
 use crate::api::{Buffers, Command, IoResult, Phase, RecordRef, RequestId, Target};
@@ -252,7 +253,8 @@ impl Checkpointer {
         if !shared.log.is_quiet(Origin::Metadata) {
             return false;
         }
-        let are_more = self.take_root_lists(shared);
+        self.clear_images();
+        let are_more = self.take_roots(shared) || self.take_root_lists(shared);
         if !are_more {
             self.enter(shared, CutStage::Body);
         }

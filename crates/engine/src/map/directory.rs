@@ -91,6 +91,8 @@ pub(crate) struct Directory {
     needed: u64,
     /// Keys of the roots that changed.
     changed: Vec<u64>,
+    /// There may be a root that says nothing: one was made or emptied since none was found.
+    may_have_empty: bool,
     /// Roots from here on are looked at by the next cut.
     looked_at: usize,
     /// Pages of the list of roots that changed, if there is one: see [`super::root_list`].
@@ -108,6 +110,7 @@ impl Directory {
             tables: Tables::default(),
             needed: 0,
             changed: memory::list(limits.roots as usize)?,
+            may_have_empty: true,
             looked_at: 0,
             changed_lists: super::root_list::none_changed(&limits)?,
         };
@@ -156,6 +159,7 @@ impl Directory {
             None => self.add_place(root)?,
         };
         self.count += 1;
+        self.may_have_empty = true;
         assert_eq!(self.root(index).key, key, "the root lies at its index");
         Ok(index)
     }
@@ -190,13 +194,19 @@ impl Directory {
         }
     }
 
-    /// Puts roots that changed into order, to be taken.
-    pub(crate) fn sort_changed_roots(&mut self) {
-        self.changed.sort_unstable_by(|a, b| b.cmp(a));
+    /// Puts the roots that are taken next into order of key: the latest that changed, `count` of them at most.
+    pub(crate) fn sort_changed_roots(&mut self, count: usize) {
         assert!(self.changed.len() <= self.count, "each root is listed once");
+        let first = self.changed.len().saturating_sub(count);
+        self.changed[first..].sort_unstable_by(|a, b| b.cmp(a));
     }
 
-    /// The first root that changed; it counts as written now.
+    /// Whether a root changed that was not taken.
+    pub(crate) fn has_changed_roots(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// The next root that changed; it counts as written now.
     pub(crate) fn take_changed_root(&mut self) -> Option<usize> {
         let key = self.changed.pop()?;
         let index = self.find_root(key).expect("a root that changed stays until it is written");
@@ -270,8 +280,21 @@ impl Directory {
         }
     }
 
-    /// Whether there is a root that says nothing. Its page is gone, or it changed since it was written.
-    pub(crate) fn has_empty(&self) -> bool {
+    /// A leaf may be empty from now on that was not.
+    #[inline]
+    pub(super) fn note_emptied(&mut self) {
+        self.may_have_empty = true;
+    }
+
+    /// Whether there is a root that says nothing. Where there was none, roots are looked at again only after one was
+    /// made or a leaf emptied: refused writes that come one after the other look once.
+    pub(crate) fn has_empty(&mut self) -> bool {
+        self.may_have_empty = self.may_have_empty && self.find_empty();
+        self.may_have_empty
+    }
+
+    /// Its page is gone, or it changed since it was written.
+    fn find_empty(&self) -> bool {
         let is_gone = |root: &Root| !root.disk.is_mapped() && root.key >= self.limits.dense;
         let changed = self.changed.iter().filter_map(|key| self.find_root(*key));
         let mut changed = changed.map(|index| self.root(index));
@@ -351,11 +374,12 @@ impl Directory {
         for _ in 0..end.min(LOOKED_AT_MAX) {
             self.looked_at = if self.looked_at + 1 < end { self.looked_at + 1 } else { 0 };
             let root = self.root(self.looked_at);
-            if root.key < self.limits.dense || root.disk.is_mapped() || !self.is_empty(root) {
+            // One that changed is to be gone through first.
+            let stays = root.changed || root.key < self.limits.dense || root.disk.is_mapped();
+            if stays || !self.is_empty(root) {
                 continue;
             }
             if self.order.find(root.key) == Some(self.looked_at) {
-                assert!(!root.changed, "a root that changed is written first");
                 self.drop_root(self.looked_at);
             }
         }
@@ -467,6 +491,7 @@ impl Directory {
     #[cfg(feature = "verify")]
     pub(super) fn assert_counted(&self) {
         assert_eq!(self.roots().count(), self.count, "roots are counted");
+        assert!(self.may_have_empty || !self.find_empty(), "an empty root is not overlooked");
         assert!(self.roots().map(|root| root.key).is_sorted(), "roots are in order of key");
         let tables = self.roots().flat_map(|root| root.tables.iter());
         let count = tables.filter(|table| table.is_some()).count();

@@ -105,6 +105,7 @@ impl Map {
             }
         }
         self.directory.root_mut(index).state = RootState::Loaded;
+        self.directory.note_emptied();
     }
 
     /// The root page could not be read.

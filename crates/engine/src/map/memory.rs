@@ -161,7 +161,11 @@ impl Map {
         let leaf = self.directory.leaf_mut(place);
         assert!(!leaf.must_stay(), "an array that must stay is pinned");
         let frame = core::mem::replace(&mut leaf.frame, FrameIndex::NONE);
+        let has_page = leaf.disk.is_mapped();
         self.frames.release(frame);
+        if !has_page {
+            self.directory.note_emptied();
+        }
         self.statistics.evictions += 1;
         true
     }

@@ -326,7 +326,7 @@ impl Map {
     }
 
     /// Whether there is a root in which there is nothing.
-    pub(crate) fn has_empty_root(&self) -> bool {
+    pub(crate) fn has_empty_root(&mut self) -> bool {
         self.directory.has_empty()
     }
 

@@ -97,16 +97,19 @@ impl Map {
         root_list::encode(self.directory.roots_of_list(page), block);
     }
 
-    /// Takes the images of all root pages that changed, in order, for a checkpoint: `image` is told of a
-    /// root's leaf pages. One that leads nowhere any more has none, and goes with its copy.
+    /// Takes the images of `count` root pages that changed, at most, for a checkpoint: `image` is told of a
+    /// root's leaf pages. One that leads nowhere any more has none, and goes with its copy. Returns whether others
+    /// changed: until these are taken as well no leaf page may move.
     pub(crate) fn cut_roots(
         &mut self,
         segments: &mut Segments,
         now: Sequence,
+        count: usize,
         mut image: impl FnMut(u64, &mut dyn Iterator<Item = BlockPointer>),
-    ) {
-        self.directory.sort_changed_roots();
-        while let Some(index) = self.directory.take_changed_root() {
+    ) -> bool {
+        self.directory.sort_changed_roots(count);
+        for _ in 0..count {
+            let Some(index) = self.directory.take_changed_root() else { break };
             let root = self.directory.root(index);
             if self.directory.leaves(root).all(|(_, leaf)| !leaf.disk.is_mapped()) {
                 let root = self.directory.root_mut(index);
@@ -129,6 +132,7 @@ impl Map {
             };
             image(root.key, &mut (0..ENTRIES_PER_PAGE).map(page_of));
         }
+        self.directory.has_changed_roots()
     }
 
     /// The next checkpoint writes this root page anew.

@@ -35,6 +35,9 @@ impl Map {
         let leaf = self.directory.leaf_mut(place);
         assert!(leaf.relocating > 0, "a relocation ends once");
         leaf.relocating -= 1;
+        if leaf.unmerged == 0 && !leaf.disk.is_mapped() {
+            self.directory.note_emptied();
+        }
         self.refresh_pin(place);
         assert!(self.relocating > 0, "a relocation that ends was counted");
         self.relocating -= 1;

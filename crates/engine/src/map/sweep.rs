@@ -190,6 +190,7 @@ impl Map {
             return;
         }
         self.directory.root_mut(root).state = RootState::Loaded;
+        self.directory.note_emptied();
         let first = root_key * ENTRIES_PER_PAGE as u64;
         let inside = self.volume_leaves.saturating_sub(first).min(ENTRIES_PER_PAGE as u64);
         for key in first..first + inside {
@@ -221,6 +222,7 @@ impl Map {
 
     fn vanish(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
         self.note_page(place);
+        self.directory.note_emptied();
         let leaf = self.directory.leaf_mut(place);
         let old = core::mem::replace(&mut leaf.disk, BlockPointer::NOWHERE);
         leaf.set(Flag::Changed, false);

@@ -235,7 +235,13 @@ fn is_superblock(shared: &Shared, block: &Block, pba: Pba) -> bool {
     let may_differ = shared.phase != crate::Phase::Running || shared.signals.checkpoint_is_active();
     found.store == newest.store
         && found.belongs_at(pba)
-        && (may_differ || found.checkpoint == newest.checkpoint)
+        && (may_differ || says_the_same(&found, newest))
+}
+
+/// Whether two superblocks say the same, but for what differs between the two of a checkpoint or an opening.
+fn says_the_same(found: &Superblock, newest: &Superblock) -> bool {
+    let Superblock { generation, epoch_max, .. } = *newest;
+    Superblock { generation, epoch_max, ..*found } == *newest
 }
 
 /// A command of a batch: which segment it reads, and for which items.

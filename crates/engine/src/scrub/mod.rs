@@ -34,6 +34,7 @@ pub(crate) use batch::ScrubPiece;
 use batch::{Batch, Progress};
 use blocks::LostBlocks;
 use coulter_format::Pba;
+use coulter_format::superblock::CheckpointLocation;
 use metadata::Piece;
 use report::Findings;
 pub use report::{FINDINGS_MAX, Finding, Part, ScrubReport, ScrubState, Trouble};
@@ -93,6 +94,8 @@ pub(crate) struct Scrubber {
     leaves: Vec<u64>,
     wants_sweep: bool,
     wants_checkpoint: bool,
+    /// The first copy of a body, if it was whole: which, and a hash.
+    body_print: Option<(CheckpointLocation, u64)>,
     /// It looks again at what was to be written anew.
     is_second_look: bool,
     /// Blocks of metadata that were damaged then.

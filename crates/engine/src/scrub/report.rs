@@ -17,6 +17,11 @@ pub enum Trouble {
     Unreadable(i32),
     /// The map page that told where it lies is damaged.
     Lost,
+    /// It matches its checksum, and so does its other copy, which is used; and yet they differ.
+    Differs {
+        /// Where the copy lies that is used.
+        used: Pba,
+    },
 }
 
 /// A part of the store's metadata.

@@ -277,6 +277,7 @@ fn make_store(scratch: &Scratch) -> Result<PathBuf, LabError> {
         label: "demo".to_owned(),
         sparse: false,
         capacity: None,
+        touched_limit: None,
         address_space: None,
     };
     let path = scratch.path("demo.store");

@@ -83,6 +83,7 @@ impl Plan {
             label: "demo".to_owned(),
             sparse: false,
             capacity: None,
+            touched_limit: None,
             address_space: None,
         };
         let path = scratch.path("demo.store");

@@ -21,6 +21,9 @@ const SEEDS_MAX: u64 = u64::MAX / 2;
 /// Letters of a plan at most, in an exhaustive search without an end.
 const LENGTH_MAX: u32 = 12;
 
+/// The stores of an exhaustive search: a dense one, and a sparse one with a list of roots.
+const SEARCHES: [fn() -> Search; 2] = [Search::new, Search::root_lists];
+
 /// Simulate the engine under power cuts and device faults; the same seed gives the same run.
 ///
 /// Each seed is one run, a *life*: requests, a device that reorders, tears, loses and fails writes,
@@ -197,22 +200,29 @@ impl Sim {
     fn search(&self, interrupt: &Interrupt) -> Result<(), LabError> {
         let bar = terminal::progress("crash points", self.points);
         let start = Instant::now();
-        let mut search = Search::new();
-        let (mut failure, mut length, mut current) = (None, 0, Vec::new());
-        while failure.is_none() && length <= LENGTH_MAX {
-            let result = search.all_of_length(length, |letters, tried| {
-                bar.set_position(tried.crash_points);
-                current = letters.to_vec();
-                tried.crash_points < self.points && !interrupt.is_raised()
-            });
-            failure = result.err();
-            if search.tried.crash_points >= self.points || interrupt.is_raised() {
-                break;
+        let (mut failure, mut length_max, mut current) = (None, 0, Vec::new());
+        let mut total = Tried::default();
+        // Half of the points, and then the other half.
+        for (points, make) in [(self.points.div_ceil(2), SEARCHES[0]), (self.points, SEARCHES[1])] {
+            let (mut search, mut length) = (make(), 0);
+            search.tried = total;
+            while failure.is_none() && length <= LENGTH_MAX {
+                let result = search.all_of_length(length, |letters, tried| {
+                    bar.set_position(tried.crash_points);
+                    current = letters.to_vec();
+                    tried.crash_points < points && !interrupt.is_raised()
+                });
+                failure = result.err();
+                if search.tried.crash_points >= points || interrupt.is_raised() {
+                    break;
+                }
+                length += 1;
             }
-            length += 1;
+            total = search.tried;
+            length_max = length_max.max(length);
         }
         bar.finish_and_clear();
-        self.tell_search(&search.tried, length, failure.is_some().into(), start)?;
+        self.tell_search(&total, length_max, failure.is_some().into(), start)?;
         if let Some(failure) = failure {
             let reason = failure.to_string();
             return Err(TrialError::PromiseBroken { name: "a plan".to_owned(), reason }.into());
