@@ -180,8 +180,10 @@ pub(crate) fn compare_with_capacity(
         let counted = references.segment(index).map_or(0, |found| found.counted);
         u64::from(counted.max(slot.entry.map_or(0, |entry| entry.valid)))
     });
+    // An overwrite is always let in, and what it took the place of is counted for a while.
+    let blocks = blocks.sum::<u64>().saturating_sub(report.counters.unreleased_blocks);
     let per_root = if geometry.root_lists { 2 } else { 1 };
-    let charged = blocks.sum::<u64>() + roots.saturating_mul(per_root);
+    let charged = blocks + roots.saturating_mul(per_root);
     let per_leaf = ENTRIES_PER_PAGE as u64;
     let pages =
         geometry.capacity.div_ceil(per_leaf) + geometry.capacity.div_ceil(per_leaf * per_leaf);

@@ -304,6 +304,7 @@ fn sftl_below_it_never_merges_in_full_and_needs_a_smaller_map_than_dftl() {
 
 /// F2FS writes blocks of 4 KiB behind each other and its metadata in place; REDO takes neither as it comes.
 #[test]
+#[ignore = "needs user-mode Linux: make slfs-paper"]
 fn redo_below_f2fs_merges_in_full() {
     let test = "redo_below_f2fs_merges_in_full";
     let Some(_right) = can_mount(test) else { return };

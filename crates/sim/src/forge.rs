@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn what_was_forged_differs_and_has_the_same_checksum() {
         for (at, flip, patch) in [(0, 1, 4), (5000, 0x80, 17), (9, 0xff, 5996), (5999, 3, 0)] {
-            let before: Vec<u8> = (0..6000u32).map(|index| (index * index >> 3) as u8).collect();
+            let before: Vec<u8> = (0..6000u32).map(|index| ((index * index) >> 3) as u8).collect();
             let mut after = before.clone();
             forge(&mut after, at, flip, patch);
             assert_eq!(after[at], before[at] ^ flip);

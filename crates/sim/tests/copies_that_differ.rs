@@ -106,7 +106,7 @@ fn pairs(device: &Device) -> BTreeMap<Kind, Vec<[Pba; 2]>> {
     }
     if kind == Kind::RootList {
         let pages: Vec<_> = pairs[&kind].iter().map(|[first, _]| block(device, *first)).collect();
-        let entries = pages.iter().flat_map(|page| root_list::decode(page));
+        let entries = pages.iter().flat_map(root_list::decode);
         let entries = entries.filter_map(|entry| entry.expect("it is sound"));
         let listed = entries.map(|entry| [entry.pointer.pba, entry.copy]).collect();
         pairs.insert(Kind::Root, listed);

@@ -304,7 +304,7 @@ pub(crate) fn images_of_root_pages_are_taken_a_few_at_a_time() {
     let after = hand.engine.statistics();
     assert!(after.root_blocks - before > 3 * ROOTS, "many are written: {after:?}");
     assert!(after.relocated_blocks > 0, "segments are cleaned meanwhile: {after:?}");
-    assert_eq!(after.root_images_at_once, 64);
+    assert_eq!(after.root_images_at_once, 4, "where the engine is verified");
     hand.submit(Request::Shutdown).expect("it is always taken");
     hand.run();
     hand.device.flush_all();

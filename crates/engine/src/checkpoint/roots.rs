@@ -13,8 +13,8 @@ use crate::units::Sequence;
 use coulter_format::checksum::Kind;
 use coulter_format::{BlockPointer, map_page};
 
-/// Roots that are gone through at once.
-const TAKEN_MAX: usize = 64;
+/// Roots that are gone through at once. Few where the engine is verified: the simulator's stores have few roots.
+const TAKEN_MAX: usize = if cfg!(feature = "verify") { 4 } else { 64 };
 
 impl Checkpointer {
     /// Takes the first images, at the cut, behind those that are there already.
