@@ -2,7 +2,7 @@
 
 use crate::api::{Buffers, IoResult, RecordRef};
 use crate::canary::{Canary, sings};
-use crate::map::{IfUnknown, Map};
+use crate::map::IfUnknown;
 use crate::memory::{self, NoMemory};
 use crate::references::Referred;
 use crate::shared::Shared;
@@ -75,7 +75,7 @@ impl Applier {
         let (segment, timed, times) = (record.segment, record.timed, record.times);
         let mut places = record.place.payload(record.header_pba);
         assert_eq!(sequence, shared.log.applied + 1, "records are applied in order");
-        warm(&shared.map, &extents);
+        shared.map.warm(addresses_of(&extents));
         let noted = shared.map.run_length();
         let mut settled = true;
         self.late.clear();
@@ -230,14 +230,8 @@ impl Applier {
     }
 }
 
-/// Fetches the map entries of a whole record at once: one after the other, each would be a
-/// cache miss of its own.
-fn warm(map: &Map, extents: &[Extent]) {
-    let mut sum = 0u64;
-    for extent in extents.iter().filter(|extent| extent.kind == Kind::Data) {
-        for offset in 0..u64::from(extent.count) {
-            sum ^= map.warm(Lba(extent.key + offset));
-        }
-    }
-    core::hint::black_box(sum);
+/// The host's addresses of a record's blocks.
+fn addresses_of(extents: &[Extent]) -> impl Iterator<Item = Lba> {
+    let data = extents.iter().filter(|extent| extent.kind == Kind::Data);
+    data.flat_map(|extent| extent.key..extent.key + u64::from(extent.count)).map(Lba)
 }

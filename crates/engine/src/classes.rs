@@ -48,6 +48,12 @@ impl Classes {
         })
     }
 
+    /// For so many of which all are looked at, whatever is valid of them: they are in one class, which costs an
+    /// overwrite nothing.
+    pub(crate) fn alike(count: usize) -> Result<Classes, NoMemory> {
+        Ok(Classes { shift: u32::BITS - 1, ..Classes::new(count, 1)? })
+    }
+
     fn class_of(&self, valid: u32) -> u32 {
         // What is wholly valid is in the last class.
         (valid >> self.shift).min(COUNT as u32 - 1)

@@ -523,9 +523,9 @@ mod tests {
         assert_eq!(segments.reserved_holes().collect::<Vec<_>>(), [SEGMENT]);
         assert_eq!(segments.open_holes(Stream::User, 1), None, "it is not durable");
         segments.holes_are_durable();
-        segments.segment_mut(SEGMENT).readers = 1;
+        segments.begin_read(SEGMENT);
         assert_eq!(segments.open_holes(Stream::User, 1), None, "it is read");
-        segments.segment_mut(SEGMENT).readers = 0;
+        segments.end_read(SEGMENT);
         assert_eq!(segments.open_holes(Stream::User, 1), Some(SEGMENT));
         let room = segments.hole_room(SEGMENT, 0, 1).expect("most of it is free");
         assert_eq!(room.offset, 0);

@@ -143,8 +143,9 @@ impl Engine {
             };
             readers[read.index()] += 1;
         }
-        for (index, segment) in self.shared.segments.iter() {
-            assert_eq!(segment.readers, readers[index.index()], "who reads {index:?} is counted");
+        for (index, _) in self.shared.segments.iter() {
+            let counted = self.shared.segments.reader_count(index);
+            assert_eq!(counted, readers[index.index()], "who reads {index:?} is counted");
         }
         let cleaning = self.count_ios(|p| matches!(p, Purpose::Clean(_) | Purpose::Defrag(_)));
         let scrubbing = self.count_ios(|purpose| matches!(purpose, Purpose::Scrub(_)));

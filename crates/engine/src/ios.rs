@@ -149,8 +149,9 @@ impl Ios {
 
     /// Frees the slot.
     pub(crate) fn recycle(&mut self, id: IoId) {
-        let mut list = core::mem::take(&mut self.slots[id.0 as usize].expected);
-        if list.capacity() > 0 {
+        let expected = &mut self.slots[id.0 as usize].expected;
+        if expected.capacity() > 0 {
+            let mut list = core::mem::take(expected);
             list.clear();
             self.lists.push(list);
         }

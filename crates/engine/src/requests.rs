@@ -73,11 +73,13 @@ impl Requests {
         self.free.is_empty()
     }
 
+    #[inline]
     pub(crate) fn slot(&mut self, slot: u32) -> &mut RequestSlot {
         self.slots[slot as usize].as_mut().expect("a slot is held until its answer")
     }
 
     /// Answers a request.
+    #[inline]
     pub(crate) fn finish(&mut self, slot: u32) {
         let request = self.slots[slot as usize].take().expect("a request is answered once");
         assert!(self.free.len() < self.slots.len(), "a slot is given back once");
@@ -91,6 +93,7 @@ impl Requests {
     }
 
     /// Answers one that has no slot.
+    #[inline]
     pub(crate) fn respond(&mut self, id: RequestId, result: Result<(), Failure>) {
         self.responses.push_back(Response { id, result });
     }

@@ -36,42 +36,47 @@ pub(crate) use state::{State, Trim};
 const LOOKED_AT_MAX: usize = 4096;
 const LOOKED_AT_OF_CLASS: usize = 16;
 
-/// One segment.
+/// Whether all of so many segments are looked at.
+fn is_few(count: usize) -> bool {
+    count <= LOOKED_AT_MAX
+}
+
+/// One segment. In this order, so that what each update asks lies in one line of the cache, mostly.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct Segment {
     pub(crate) valid: u32,
-    /// Of these, the blocks that the checkpoint lists: its table does not count them.
-    pub(crate) listed: u32,
-    pub(crate) readers: u32,
+    /// The page of the segment table that tells of it is noted as changed. Kept here, for it is asked at
+    /// every update.
+    noted: bool,
+    /// Its holes are being looked for, or are known.
+    pub(crate) watched: bool,
+    /// Records were written into its holes, or may be: any block may be a header.
+    pub(crate) patched: bool,
+    pub(crate) stream: u8,
     /// Records sealed into it that are not applied yet.
     pub(crate) pending: u32,
-    /// The write clock when it was closed.
-    pub(crate) clock: u64,
-    /// The write clock when it was opened.
-    opened: u64,
-    /// When its blocks were written by the host, on average, and how many that counts.
-    mean_time: u64,
-    timed: u32,
-    /// Host blocks in it that the cleaner has moved.
-    pub(crate) moved: u32,
-    pub(crate) state: State,
-    pub(crate) stream: u8,
-    /// How often it was opened since the engine was.
-    pub(crate) life: u32,
     /// Relocations of its blocks that are being filled or on their way: until they arrive the map leads to it,
     /// though nothing is left to be won.
     pub(crate) leaving: u32,
-    /// Records were written into its holes, or may be: any block may be a header.
-    pub(crate) patched: bool,
-    /// Its holes are being looked for, or are known.
-    pub(crate) watched: bool,
+    pub(crate) state: State,
+    /// How often it was opened since the engine was.
+    pub(crate) life: u32,
+    /// Host blocks in it that the cleaner has moved.
+    pub(crate) moved: u32,
+    /// Of those that are valid, the blocks that the checkpoint lists: its table does not count them.
+    pub(crate) listed: u32,
     /// Its holes are looked for while no more than this are valid: fewer once they were in vain.
     pub(crate) search_up_to: u32,
     /// How far it is prepared.
     pub(crate) readiness: Readiness,
-    /// The page of the segment table that tells of it is noted as changed. Kept here, for it is asked at
-    /// every update.
-    noted: bool,
+    /// When its blocks were written by the host, on average, and how many that counts.
+    timed: u32,
+    mean_time: u64,
+    /// The write clock when it was closed.
+    pub(crate) clock: u64,
+    /// The write clock when it was opened.
+    opened: u64,
 }
 
 impl Segment {
@@ -108,6 +113,9 @@ pub(crate) struct Lives {
 pub(crate) struct Segments {
     geometry: Geometry,
     table: Pieces<Segment>,
+    /// Reads under way of each. Not in the table: that is large, and each read of the host would fetch two lines
+    /// of it for this alone.
+    readers: Pieces<u32>,
     queue: VecDeque<SegmentIndex>,
     /// How many at the front of the queue are listed by the durable checkpoint.
     usable: usize,
@@ -153,7 +161,6 @@ impl Segments {
         let free = Segment {
             valid: 0,
             listed: 0,
-            readers: 0,
             pending: 0,
             clock: 0,
             opened: 0,
@@ -184,13 +191,17 @@ impl Segments {
             exhausted: none()?,
             gone_through: none()?,
             changed_pages: IndexSet::new(table.len().div_ceil(SEGMENTS_PER_PAGE))?,
-            classes: Classes::new(table.len(), geometry.segment_blocks)?,
+            classes: match is_few(table.len()) {
+                true => Classes::alike(table.len())?,
+                false => Classes::new(table.len(), geometry.segment_blocks)?,
+            },
             closed_count: 0,
             closed_clocks: 0,
             valid_count: 0,
             listed_blocks: 0,
             patched_count: 0,
             queue: memory::queue(table.len())?,
+            readers: Pieces::filled(0, table.len())?,
             table,
             usable: 0,
             miscounted: false,
@@ -212,6 +223,7 @@ impl Segments {
         assert_eq!(self.to_be_trimmed.count(), 0, "nothing is trimmed while a store is opened");
         for (index, segment) in self.table.iter().enumerate() {
             grown.table[index] = *segment;
+            grown.readers[index] = self.readers[index];
         }
         (0..before).filter(|index| !self.free.contains(*index)).for_each(|index| {
             grown.free.remove(index);
@@ -256,17 +268,19 @@ impl Segments {
     }
 
     /// A read of it begins: it is not opened, nor trimmed, before that has ended.
+    #[inline]
     pub(crate) fn begin_read(&mut self, segment: SegmentIndex) {
-        let entry = &mut self.table[segment.index()];
-        assert!(entry.readers < u32::MAX, "readers can be counted");
-        entry.readers += 1;
+        let readers = &mut self.readers[segment.index()];
+        assert!(*readers < u32::MAX, "readers can be counted");
+        *readers += 1;
     }
 
     /// A read of it has ended.
+    #[inline]
     pub(crate) fn end_read(&mut self, segment: SegmentIndex) {
-        let entry = &mut self.table[segment.index()];
-        assert!(entry.readers > 0, "a read ends once");
-        entry.readers -= 1;
+        let readers = &mut self.readers[segment.index()];
+        assert!(*readers > 0, "a read ends once");
+        *readers -= 1;
     }
 
     /// Clients read the device themselves from now on.
@@ -278,7 +292,7 @@ impl Segments {
     pub(crate) fn is_read(&self, segment: SegmentIndex) -> bool {
         let by_clients =
             self.clients.as_ref().is_some_and(|clients| clients.is_read(segment.index()));
-        by_clients || self.table[segment.index()].readers > 0
+        by_clients || self.readers[segment.index()] > 0
     }
 
     /// The only place where a state changes.
@@ -361,7 +375,7 @@ impl Segments {
     /// Segments that may be worth cleaning: all that are closed, or, where there are too many to be looked
     /// at, of each class of emptiness those that have been in it for longest.
     pub(crate) fn cleanable(&self) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
-        let is_few = self.table.len() <= LOOKED_AT_MAX;
+        let is_few = is_few(self.table.len());
         let all = if is_few { self.table.len() } else { 0 };
         let of_class = if is_few { 0 } else { LOOKED_AT_OF_CLASS };
         let emptiest = self.classes.emptiest(of_class);
@@ -404,6 +418,7 @@ impl Segments {
     }
 
     /// The segment of a block that is known to lie in the log.
+    #[inline]
     pub(crate) fn of(&self, pba: Pba) -> SegmentIndex {
         // A segment's size is a power of two: a shift, where `segment_of` divides.
         let offset = pba.0.wrapping_sub(self.geometry.first_segment.0);

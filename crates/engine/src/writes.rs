@@ -202,7 +202,6 @@ impl Writes {
         extents: &[Extent],
         buffers: &mut impl Buffers,
     ) -> Option<RecordRef> {
-        let blocks = extents.iter().map(Extent::payload_blocks).sum::<usize>() as u32;
         let (stream, mut is_free) = match place.choice {
             Choice::Any => (place.wanted, true),
             Choice::Only(stream) => (stream, false),
@@ -222,6 +221,7 @@ impl Writes {
             is_free |= shared.log.filled_by(stream, Origin::User).is_some();
             shared.seal(stream, buffers);
         }
+        let blocks = extents.iter().map(Extent::payload_blocks).sum::<usize>() as u32;
         let keep = shared.pacing.kept_by_user();
         // The head of a stream that the cleaner writes to may be one of the segments that it was left.
         let is_shared = shared.placer.cleaning_streams().contains(&stream);

@@ -8,7 +8,6 @@
 //! entry then takes little.
 
 use coulter_format::{BLOCK_SIZE, Block, Pba};
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 const PART_BLOCKS: usize = 4096;
@@ -50,15 +49,39 @@ fn pack(block: &Block) -> Option<Box<[u8]>> {
     Some(packed.into_boxed_slice())
 }
 
-fn unpack(packed: &[u8]) -> Block {
-    let mut block = [0; BLOCK_SIZE];
+fn unpack(packed: &[u8], block: &mut Block) {
+    block.fill(0);
     let (bits, lines) = packed.split_at(8);
     let bits = u64::from_le_bytes(bits.try_into().expect("eight bytes"));
     let kept = (0..64).filter(|index| bits & 1 << index != 0);
     for (index, line) in kept.zip(lines.chunks_exact(LINE)) {
         block[index * LINE..][..LINE].copy_from_slice(line);
     }
-    block
+}
+
+/// A block that is stored, as it is kept: so it is copied once, and only by who needs what it says.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stored<'a> {
+    Whole(&'a Block),
+    Packed(&'a [u8]),
+}
+
+impl Stored<'_> {
+    #[inline]
+    pub(super) fn copy_to(self, target: &mut Block) {
+        match self {
+            Stored::Whole(block) => *target = *block,
+            Stored::Packed(packed) => unpack(packed, target),
+        }
+    }
+
+    /// What it says.
+    #[cfg(test)]
+    pub(super) fn boxed(self) -> Box<Block> {
+        let mut block = Box::new([0; BLOCK_SIZE]);
+        self.copy_to(&mut block);
+        block
+    }
 }
 
 impl Ledger {
@@ -80,15 +103,15 @@ impl Ledger {
     }
 
     /// The block, if it is stored.
-    pub(super) fn block(&self, pba: Pba) -> Option<Cow<'_, Block>> {
+    #[inline]
+    pub(super) fn block(&self, pba: Pba) -> Option<Stored<'_>> {
         if let Some(packed) = self.packed.as_ref().and_then(|packed| packed.get(&pba.0)) {
-            return Some(Cow::Owned(unpack(packed)));
+            return Some(Stored::Packed(packed));
         }
         let (part, entry) = place(pba);
-        let number = self.parts[part].as_ref().map_or(ZEROS, |part| part[entry]);
-        (number != ZEROS)
-            .then(|| &self.groups[number as usize / GROUP_BLOCKS][number as usize % GROUP_BLOCKS])
-            .map(Cow::Borrowed)
+        let number = self.parts[part].as_ref().map_or(ZEROS, |part| part[entry]) as usize;
+        let whole = || &self.groups[number / GROUP_BLOCKS][number % GROUP_BLOCKS];
+        (number != ZEROS as usize).then(|| Stored::Whole(whole()))
     }
 
     /// Stores a block.
@@ -120,6 +143,7 @@ impl Ledger {
     }
 
     /// Turns a block into zeros.
+    #[inline]
     pub(super) fn clear(&mut self, pba: Pba) {
         if let Some(packed) = &mut self.packed {
             packed.remove(&pba.0);
@@ -147,6 +171,10 @@ fn place(pba: Pba) -> (usize, usize) {
 mod tests {
     use super::*;
 
+    fn stored(ledger: &Ledger) -> Option<Box<Block>> {
+        ledger.block(Pba(7)).map(Stored::boxed)
+    }
+
     #[test]
     fn blocks_that_are_nearly_all_zeros_come_back() {
         let mut ledger = Ledger::new(1 << 20);
@@ -155,12 +183,12 @@ mod tests {
         block[77] = 5;
         block[4095] = 6;
         ledger.store(Pba(7), &block);
-        assert_eq!((ledger.block(Pba(7)).as_deref(), ledger.stored_count()), (Some(&block), 0));
+        assert_eq!((stored(&ledger).as_deref(), ledger.stored_count()), (Some(&block), 0));
         ledger.store(Pba(7), &[3; BLOCK_SIZE]);
-        assert_eq!(ledger.block(Pba(7)).as_deref(), Some(&[3; BLOCK_SIZE]));
+        assert_eq!(stored(&ledger).as_deref(), Some(&[3; BLOCK_SIZE]));
         assert_eq!(ledger.stored_count(), 1);
         ledger.store(Pba(7), &block);
-        assert_eq!((ledger.block(Pba(7)).as_deref(), ledger.stored_count()), (Some(&block), 0));
+        assert_eq!((stored(&ledger).as_deref(), ledger.stored_count()), (Some(&block), 0));
         ledger.clear(Pba(7));
         assert!(ledger.block(Pba(7)).is_none());
     }
@@ -172,7 +200,7 @@ mod tests {
         ledger.store(Pba(u32::MAX), &[1; BLOCK_SIZE]);
         ledger.store(Pba(7), &[2; BLOCK_SIZE]);
         ledger.store(Pba(7), &[3; BLOCK_SIZE]);
-        assert_eq!(ledger.block(Pba(7)).as_deref(), Some(&[3; BLOCK_SIZE]));
+        assert_eq!(stored(&ledger).as_deref(), Some(&[3; BLOCK_SIZE]));
         assert_eq!(ledger.stored_count(), 2);
         ledger.clear(Pba(7));
         ledger.clear(Pba(7));

@@ -102,15 +102,18 @@ impl StandinDevice {
 
     /// What the engine wrote to a block last, if that is not host data.
     #[cfg(test)]
-    pub(crate) fn stored(&self, pba: Pba) -> Option<std::borrow::Cow<'_, Block>> {
-        self.ledger.block(pba)
+    pub(crate) fn stored(&self, pba: Pba) -> Option<Box<Block>> {
+        self.ledger.block(pba).map(ledger::Stored::boxed)
     }
 
     fn read(&self, pba: Pba, count: u32, target: Target, memory: &mut Memory) {
         match target {
             Target::Page(page) => {
-                let block = self.ledger.block(pba);
-                memory.pages[usize::from(page.0)] = block.map_or([0; _], |block| *block);
+                let target = &mut memory.pages[usize::from(page.0)];
+                match self.ledger.block(pba) {
+                    Some(block) => block.copy_to(target),
+                    None => target.fill(0),
+                }
             }
             Target::Record(record) => self.read_record(pba, count, record, 0, memory),
             Target::RecordPart { record, block } => {
@@ -139,7 +142,7 @@ impl StandinDevice {
         for offset in 0..count as usize {
             match self.ledger.block(pba.plus(offset as u32)) {
                 Some(block) => {
-                    record.blocks[first + offset] = *block;
+                    block.copy_to(&mut record.blocks[first + offset]);
                     record.filled.insert(first + offset);
                 }
                 None => record.empty(first + offset),

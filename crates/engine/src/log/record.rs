@@ -120,10 +120,11 @@ impl Record {
     #[inline]
     pub(super) fn fits(&self, extents: &[Extent]) -> bool {
         assert!(self.payload <= self.capacity, "what is in it had room");
-        let added = |(blocks, cost): (u32, Cost), extent: &Extent| {
-            (blocks + extent.payload_blocks() as u32, cost.with(extent))
-        };
-        let (blocks, cost) = extents.iter().fold((self.payload, self.cost), added);
+        let (mut blocks, mut cost) = (self.payload, self.cost);
+        for extent in extents {
+            blocks += extent.payload_blocks() as u32;
+            cost = cost.with(extent);
+        }
         blocks <= self.capacity && cost.fits(self.room)
     }
 

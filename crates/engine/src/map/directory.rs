@@ -19,12 +19,25 @@ use coulter_format::Lba;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::root_list::ROOTS_PER_PAGE;
 
-/// A leaf's place in the directory. Valid until the next cut.
+/// A leaf's place in the directory. Valid until the next cut. Small enough for two registers: it is handed on at every
+/// update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeafPlace {
-    pub(crate) root: usize,
-    pub(crate) slot: usize,
+    root: u32,
+    slot: u16,
     at: LeafIndex,
+}
+
+impl LeafPlace {
+    #[inline]
+    pub(crate) fn root(self) -> usize {
+        self.root as usize
+    }
+
+    #[inline]
+    fn slot(self) -> usize {
+        usize::from(self.slot)
+    }
 }
 
 /// Leaf key and index of a host address.
@@ -167,6 +180,7 @@ impl Directory {
     /// One place more; in it something that is not counted yet.
     pub(super) fn add_place(&mut self, root: Root) -> Result<usize, NoMemory> {
         let index = self.place_count();
+        assert!(index < u32::MAX as usize, "places can be numbered");
         if index.is_multiple_of(ROOTS_PER_PIECE) {
             // Room for all there will be: forgetting roots asks for no memory.
             memory::reserve_amply(&mut self.free, index + ROOTS_PER_PIECE)?;
@@ -415,7 +429,7 @@ impl Directory {
     #[inline]
     pub(crate) fn place_in(&self, root: usize, slot: usize) -> Option<LeafPlace> {
         let at = self.root(root).leaf(slot)?;
-        Some(LeafPlace { root, slot, at })
+        Some(LeafPlace { root: root as u32, slot: slot as u16, at })
     }
 
     /// The place of a leaf, made if it is not there.
@@ -510,16 +524,16 @@ impl Directory {
 
     /// Notes whether a leaf has updates that its page does not contain.
     pub(crate) fn note_dirty(&mut self, place: LeafPlace) {
-        let bit = bit_of(place.slot);
-        let (was_dirty, is_dirty) = (self.root(place.root).dirty, self.leaf(place).unmerged > 0);
+        let bit = bit_of(place.slot());
+        let (was_dirty, is_dirty) = (self.root(place.root()).dirty, self.leaf(place).unmerged > 0);
         if is_dirty == (was_dirty & bit != 0) {
             return;
         }
-        let table = self.root(place.root).tables[place.slot / LEAVES_PER_TABLE];
+        let table = self.root(place.root()).tables[place.slot() / LEAVES_PER_TABLE];
         if !is_dirty && self.tables.leaves(table).iter().any(|leaf| leaf.unmerged > 0) {
             return;
         }
-        let root = self.root_mut(place.root);
+        let root = self.root_mut(place.root());
         root.dirty ^= bit;
         let (key, dirty) = (root.key, root.dirty);
         if (was_dirty == 0 || dirty == 0) && key >= self.limits.dense {
@@ -528,12 +542,13 @@ impl Directory {
     }
 
     /// Whether the leaf's page pointer is known.
+    #[inline]
     pub(crate) fn is_loaded(&self, place: LeafPlace) -> bool {
-        self.root(place.root).state == RootState::Loaded
+        self.root(place.root()).state == RootState::Loaded
     }
 
     /// The key of a leaf.
     pub(crate) fn key(&self, place: LeafPlace) -> u64 {
-        self.root(place.root).key * ENTRIES_PER_PAGE as u64 + place.slot as u64
+        self.root(place.root()).key * ENTRIES_PER_PAGE as u64 + place.slot() as u64
     }
 }

@@ -266,14 +266,17 @@ impl Frames {
 
     #[inline]
     pub(crate) fn entry(&self, frame: FrameIndex, index: usize) -> BlockPointer {
-        unpack(self.warm(frame, index))
+        let (words, number) = self.entries(frame, index);
+        unpack(self.width.entry(words, number))
     }
 
-    /// Touches what an entry lies in. The result is of no meaning.
-    #[inline]
-    pub(super) fn warm(&self, frame: FrameIndex, index: usize) -> u64 {
-        let (words, number) = self.entries(frame, index);
-        self.width.entry(words, number)
+    /// Touches entries, of those arrays that there are. The result is of no meaning.
+    pub(super) fn touch(&self, entries: &[(FrameIndex, u16)]) -> u64 {
+        let there = entries.iter().filter(|(frame, _)| frame.is_some());
+        there.fold(0, |touched, (frame, index)| {
+            let (words, number) = self.entries(*frame, usize::from(*index));
+            touched ^ self.width.entry(words, number)
+        })
     }
 
     #[inline]

@@ -2,8 +2,12 @@
 
 use super::Map;
 use super::directory::{Flag, LeafPlace, RootState, split};
+use super::frames::FrameIndex;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::{BlockPointer, Lba, Pba};
+
+/// Addresses of which the leaves are looked up before the first array is touched.
+const WARMED_AT_ONCE: usize = 64;
 
 /// The answer to a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +73,7 @@ impl Map {
         if leaf.base_is_gone() {
             return Lookup::Unmapped;
         }
-        match self.directory.root(place.root).state {
+        match self.directory.root(place.root()).state {
             RootState::Loaded if !leaf.disk.is_mapped() => Lookup::Unmapped,
             RootState::Loaded if leaf.is(Flag::Damaged) => Lookup::Damaged,
             RootState::Damaged => Lookup::Damaged,
@@ -124,17 +128,23 @@ impl Map {
         (pointer.is_mapped() && !pointer.is_lost()).then_some(pointer.pba)
     }
 
-    /// Touches what an update or lookup of the address will need, so that the memory of many
-    /// addresses is fetched side by side. The result is of no meaning but must be used.
-    #[inline]
-    pub(crate) fn warm(&self, lba: Lba) -> u64 {
-        let (key, index) = split(lba);
-        let Some(place) = self.directory.find(key) else { return 0 };
-        let leaf = self.directory.leaf(place);
-        if !leaf.frame.is_some() {
-            return u64::from(leaf.unmerged);
-        }
-        self.frames.warm(leaf.frame, index)
+    /// Touches what updates or lookups of these addresses will need, so that the memory of many is fetched side
+    /// by side: one after the other, each would be a cache miss of its own. First the leaves of some, then their
+    /// arrays: the shorter a loop is, the more of what it touches is on its way at once.
+    pub(crate) fn warm(&self, addresses: impl Iterator<Item = Lba>) {
+        let mut arrays = [(FrameIndex::NONE, 0); WARMED_AT_ONCE];
+        let (mut count, mut touched) = (0, 0);
+        addresses.for_each(|lba| {
+            let (key, index) = split(lba);
+            let Some(place) = self.directory.find(key) else { return };
+            arrays[count] = (self.directory.leaf(place).frame, index as u16);
+            count += 1;
+            if count == WARMED_AT_ONCE {
+                touched ^= self.frames.touch(&arrays);
+                count = 0;
+            }
+        });
+        core::hint::black_box(touched ^ self.frames.touch(&arrays[..count]));
     }
 
     /// Whether a block may lie there, for all that is in memory. It is not counted as being used.

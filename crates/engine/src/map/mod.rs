@@ -288,7 +288,7 @@ impl Map {
                 let place = self.directory.try_place(leaf)?;
                 if is_new && self.roots_missing {
                     // What it says of other leaves is lost.
-                    self.directory.root_mut(place.root).state = RootState::Damaged;
+                    self.directory.root_mut(place.root()).state = RootState::Damaged;
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Old locations that may still be counted, and relocations, which must know of none.
 
 use super::chain::Update;
-use super::directory::{Flag, split};
+use super::directory::{Flag, LeafPlace, split};
 use super::{Map, SWEEP_FRAMES};
 use crate::segments::Segments;
 use crate::units::Sequence;
@@ -21,8 +21,7 @@ pub(crate) enum Settled {
 impl Map {
     /// A relocation of an address of this leaf is on its way, or has arrived: while one is, the
     /// leaf stays known, so that the comparison on arrival can be made.
-    fn relocation_started(&mut self, lba: Lba) {
-        let place = self.directory.place(split(lba).0);
+    fn relocation_started(&mut self, place: LeafPlace) {
         self.directory.leaf_mut(place).relocating += 1;
         self.refresh_pin(place);
         assert!(self.relocating < u32::MAX as usize, "relocations can be counted");
@@ -32,6 +31,10 @@ impl Map {
     /// See [`Map::try_start_relocation`].
     pub(crate) fn relocation_ended(&mut self, lba: Lba) {
         let place = self.directory.place(split(lba).0);
+        self.relocation_ended_at(place);
+    }
+
+    fn relocation_ended_at(&mut self, place: LeafPlace) {
         let leaf = self.directory.leaf_mut(place);
         assert!(leaf.relocating > 0, "a relocation ends once");
         leaf.relocating -= 1;
@@ -51,19 +54,19 @@ impl Map {
     /// Begins a relocation of this address if that may be: it keeps the leaf in memory, and needs a
     /// cell. Pinned first: making room for the cell must not give up this very leaf.
     pub(crate) fn try_start_relocation(&mut self, lba: Lba) -> bool {
-        if !self.admits_relocation(lba) {
+        let Some(place) = self.directory.find(split(lba).0) else { return false };
+        if !self.admits_relocation(place) {
             return false;
         }
-        self.relocation_started(lba);
+        self.relocation_started(place);
         let reserved = self.reserve_down_to(1, SWEEP_FRAMES);
         if !reserved {
-            self.relocation_ended(lba);
+            self.relocation_ended_at(place);
         }
         reserved
     }
 
-    fn admits_relocation(&self, lba: Lba) -> bool {
-        let Some(place) = self.directory.find(split(lba).0) else { return false };
+    fn admits_relocation(&self, place: LeafPlace) -> bool {
         // On arrival each notes an address, like every update that was promised.
         let noted = self.relocating + self.reserved_cells + 1;
         let stays_anyway = self.directory.leaf(place).must_stay();

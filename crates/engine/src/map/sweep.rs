@@ -235,7 +235,7 @@ impl Map {
             self.refresh_pin(place);
         }
         if old.is_mapped() {
-            self.directory.root_changed(place.root);
+            self.directory.root_changed(place.root());
             segments.release(old.pba, now);
         }
     }
@@ -294,7 +294,7 @@ impl Map {
         if old.is_mapped() {
             segments.release(old.pba, now);
         }
-        self.directory.root_changed(place.root);
+        self.directory.root_changed(place.root());
     }
 
     /// Where a leaf's page lies, if it has one; `None` if its root must be loaded first.

@@ -32,8 +32,21 @@ impl Map {
         pointer: BlockPointer,
         now: Sequence,
     ) -> bool {
-        let (key, index) = split(lba);
-        let place = self.directory.place(key);
+        let place = self.directory.place(split(lba).0);
+        self.update_at(segments, place, lba, pointer, now)
+    }
+
+    // Always inline: handing its arguments on costs as much as a part of what it does.
+    #[inline(always)]
+    fn update_at(
+        &mut self,
+        segments: &mut Segments,
+        place: LeafPlace,
+        lba: Lba,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) -> bool {
+        let (_, index) = split(lba);
         self.end_doubt(lba.0..lba.0 + 1);
         self.note_update(place, lba.0 << 1);
         if pointer.is_mapped() {
@@ -65,7 +78,7 @@ impl Map {
         let known = self.known(place, index);
         match (known, unknown) {
             (Some(current), _) if current.pba != source && !sings(Canary::OverwriteIgnored) => None,
-            (Some(_), _) => Some(self.update(segments, lba, pointer, now)),
+            (Some(_), _) => Some(self.update_at(segments, place, lba, pointer, now)),
             (None, IfUnknown::Panic) => panic!("a leaf with relocations on their way stays known"),
             (None, IfUnknown::Matches) => {
                 self.note_update(place, lba.0 << 1);
@@ -163,11 +176,14 @@ impl Map {
         pointer: BlockPointer,
     ) {
         let leaf = self.directory.leaf_mut(place);
+        let is_pinned = leaf.is(Flag::Changed);
         leaf.set(Flag::Changed, true);
         leaf.set(Flag::Touched, true);
         let frame = leaf.frame;
         self.frames.set_entry(frame, index, pointer);
-        self.frames.pin(frame, !sings(Canary::PageEvictedEarly));
+        if !is_pinned {
+            self.frames.pin(frame, !sings(Canary::PageEvictedEarly));
+        }
     }
 
     /// Notes in journal and leaf that an address changes.
@@ -178,6 +194,7 @@ impl Map {
     }
 
     /// Counts an update for the sweep and for what recovery would need.
+    #[inline]
     pub(super) fn count_update(&mut self, place: LeafPlace) {
         let leaf = self.directory.leaf_mut(place);
         let was_clean = leaf.unmerged == 0;

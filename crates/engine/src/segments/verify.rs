@@ -1,6 +1,7 @@
 //! The segment table, counted anew.
 
 use super::{Segment, Segments, State, Trim};
+use crate::units::SegmentIndex;
 use alloc::vec::Vec;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 
@@ -28,6 +29,11 @@ impl Segment {
 }
 
 impl Segments {
+    /// Reads of a segment that are under way.
+    pub(crate) fn reader_count(&self, segment: SegmentIndex) -> u32 {
+        self.readers[segment.index()]
+    }
+
     /// # Panics
     /// If the counters or the queue contradict the table.
     pub(crate) fn assert_invariants(&self) {
