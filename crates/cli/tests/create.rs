@@ -516,7 +516,7 @@ fn a_sparse_volume_may_be_touched_in_very_many_places() {
     let has = |line: &str| assert!(probed.lines().any(|it| it == line), "{line}: {probed}");
     has(&format!("COULTER_TOUCHED_LIMIT={}", 40_u64 << 40));
     has(&format!("COULTER_CAPACITY={}", 4_u64 << 30));
-    let dumped = sandbox.json(&["dump", "superblock", "disk.img", "--json"]);
+    let dumped = sandbox.json(&["dump", "disk.img", "superblock", "--json"]);
     let dumped = dumped.to_string();
     assert!(dumped.contains(&format!("\"root_limit\":{}", 40 << 10)), "{dumped}");
     let checked = sandbox.ok(&["check", "disk.img"]);
