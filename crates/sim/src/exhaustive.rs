@@ -293,6 +293,12 @@ impl Run {
         true
     }
 
+    /// Whether the command that completes next is a read.
+    fn reads_next(&self) -> bool {
+        let next = self.pending.first();
+        next.is_some_and(|(io, _)| matches!(io.command, Command::Read { .. }))
+    }
+
     /// Somebody else makes room for one more segment, if the engine lacks it.
     fn wins_space(&mut self) -> bool {
         let lacks_space = self.engine.lacks_space();
@@ -349,6 +355,18 @@ impl Run {
             if self.engine.statistics().checkpoints >= checkpoints + 2 {
                 return;
             }
+        }
+    }
+
+    /// Asks for a shutdown, once, when all else was answered.
+    fn shut_down(&mut self) {
+        if self.engine.phase() == Phase::Running && self.answers.is_empty() {
+            self.next += 1;
+            let everything = Expected::Flush(self.oracle.completed_prefix());
+            self.answers.push((self.next, everything));
+            let id = RequestId(self.next);
+            let taken = self.engine.handle_request(id, Request::Shutdown, &mut self.memory);
+            assert!(taken.is_ok(), "a shutdown is always taken");
         }
     }
 
@@ -582,8 +600,19 @@ impl Search {
                 }
                 left = rest;
             }
+            if left.is_empty() && self.ground == Ground::RootLists {
+                run.shut_down();
+            }
+            let reads = run.reads_next();
             if !run.turn() {
                 break;
+            }
+            // It opens and closes with many reads, which change nothing; and all plans are opened alike, so the empty
+            // one alone is cut there.
+            let is_opening = matches!(run.engine.phase(), Phase::Opening);
+            let is_known = reads || is_opening && !letters.is_empty();
+            if is_known && self.ground == Ground::RootLists {
+                continue;
             }
             spare = match self.cut_here(&run, spare) {
                 Ok(memory) => memory,

@@ -4,7 +4,7 @@
 use coulter_engine::placement::Placement;
 use coulter_engine::{Command, Config, OpenError, Phase};
 use coulter_format::record::RecordView;
-use coulter_format::superblock::Superblock;
+use coulter_format::superblock::{Superblock, third_superblocks};
 use coulter_format::{BLOCK_SIZE, Corrupt, Pba, Reason, Structure};
 use coulter_sim::device::Device;
 use coulter_sim::hand::{Hand, small, store_of};
@@ -65,10 +65,12 @@ fn longest_record(device: &Device, superblock: &Superblock) -> (u16, Pba, bool) 
 
 /// Says in both copies of the superblock that there are no long records.
 fn deny_long_records(device: &mut Device) {
-    for copy in [Pba(0), Pba(SEGMENT / 2)] {
+    let thirds = third_superblocks(device.size());
+    for copy in [Pba(0), Pba(SEGMENT / 2)].into_iter().chain(thirds) {
         let mut block = [[0; BLOCK_SIZE]];
         device.read(copy, &mut block);
-        let superblock = Superblock::decode(&block[0]).expect("it was written");
+        // The third copy lies at one of several places.
+        let Ok(superblock) = Superblock::decode(&block[0]) else { continue };
         Superblock { long_records: false, ..superblock }.encode(&mut block[0]);
         device.write(copy, &block);
     }

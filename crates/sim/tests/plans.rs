@@ -63,6 +63,13 @@ fn a_damaged_header_that_is_torn_as_well_is_rebuilt() {
     holds(include_str!("torn_and_rebuilt.plan"));
 }
 
+/// Two openings were cut, and the second did not see what the first had written last: two superblocks have the same generation, and
+/// the checker said that they disagree.
+#[test]
+fn superblocks_of_two_openings_may_be_numbered_alike() {
+    holds(include_str!("numbered_alike.plan"));
+}
+
 /// A record was damaged of which only records that were not flushed attested that it had been; the second power cut, amid the
 /// degraded opening, took these along.
 #[test]
