@@ -6,7 +6,7 @@ use crate::api::Buffers;
 use crate::checkpoint::RUN_KEY_SHIFT;
 use crate::memory;
 use crate::shared::Shared;
-use coulter_format::checksum::{Kind, crc32c};
+use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::superblock::FIRST_SUPERBLOCK;
 use coulter_format::{BLOCK_SIZE, BlockPointer, Pba};
 
@@ -118,7 +118,8 @@ impl Scrubber {
         }
     }
 
-    /// Where the first copy lies, if this is a second one, and both match their checksum and differ.
+    /// Where the first copy lies, if this is a second one, and both match the first one's checksum and differ. While a
+    /// checkpoint is written, the second copy that is listed may yet be one of an older content, with its own checksum.
     fn other_that_differs(&self, index: usize, buffers: &impl Buffers) -> Option<Pba> {
         let item = self.batch.items[index];
         let Content::Block { kind, key, .. } = item.content else { return None };
@@ -127,14 +128,19 @@ impl Scrubber {
             return None;
         }
         let kind = first_kind(kind);
-        let is_first = |other: &super::batch::Item| match other.content {
-            Content::Block { kind: of, key: of_key, .. } => (of, of_key) == (kind, key),
-            _ => false,
+        let checksum_of = |other: &super::batch::Item| match other.content {
+            Content::Block { kind: of, key: of_key, checksum } => {
+                ((of, of_key) == (kind, key)).then_some(checksum)
+            }
+            _ => None,
         };
-        let first = self.batch.items.iter().position(is_first)?;
-        let other = self.batch.items[first];
-        let differ = self.batch.block(first, buffers) != self.batch.block(index, buffers);
-        (differ && other.found == Found::Intact).then_some(other.pba)
+        let items = self.batch.items.iter();
+        let mut firsts = items.enumerate().filter_map(|(at, it)| Some((at, checksum_of(it)?)));
+        let (first, checksum) = firsts.next()?;
+        let (other, copy) = (self.batch.items[first], self.batch.block(index, buffers));
+        let differ = self.batch.block(first, buffers) != copy;
+        let is_one = differ && checksum::block(kind, key, copy) == checksum;
+        (is_one && other.found == Found::Intact).then_some(other.pba)
     }
 
     /// Sees to it that a damaged piece is written anew. False if nothing tells what it was.
