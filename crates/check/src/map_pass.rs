@@ -165,9 +165,6 @@ impl Visitor for MapPass<'_, '_> {
     }
 }
 
-/// Blocks by which a checkpoint of a sound store may count more than the store may take; lives showed three.
-const SLACK: u64 = 32;
-
 /// Compares what a sparse store may take with what it takes, by the table and by the map: the table may lie.
 pub(crate) fn compare_with_capacity(
     geometry: &Geometry,
@@ -191,8 +188,7 @@ pub(crate) fn compare_with_capacity(
     let pages =
         geometry.capacity.div_ceil(per_leaf) + geometry.capacity.div_ceil(per_leaf * per_leaf);
     let limit = geometry.capacity + pages;
-    // What is let in is charged before what it takes the place of is let go: not to the block at each checkpoint.
-    if charged > limit + SLACK {
+    if charged > limit {
         report.add(Finding::CapacityExceeded { charged, limit });
     }
 }

@@ -8,6 +8,7 @@
 //! ```text
 //! charge = blocks counted in the segment table      data, leaf pages, and old locations not looked at
 //!        + leaves that have updates and no page yet
+//!        + leaf pages given up since the last checkpoint  after a crash they would be there
 //!        + roots in use                               twice, if they are in a list of their own
 //! ```
 //! The segment table is exact over crashes, so the charge is. It is too high only by what is *unsettled*:
@@ -90,8 +91,8 @@ impl Shared {
             return Admission::Free(0);
         }
         match self.try_admit(extents, most) {
-            // Roots without anything in them count until a checkpoint has done without them.
-            Admission::Full if self.map.has_empty_root() => {
+            // What nothing is in counts until a checkpoint has done without it: recovery would have it again.
+            Admission::Full if self.map.given_up_count() > 0 || self.map.has_empty_root() => {
                 self.signals.checkpoint = true;
                 Admission::Wait
             }
@@ -168,7 +169,8 @@ impl Shared {
     /// Blocks that are charged now.
     pub(crate) fn charge(&self) -> u64 {
         let counted = self.segments.valid_count().saturating_sub(self.segments.listed_blocks());
-        counted + self.map.pageless_count() + self.root_charge() * self.map.root_count() as u64
+        let pages = self.map.pageless_count() + self.map.given_up_count();
+        counted + pages + self.root_charge() * self.map.root_count() as u64
     }
 
     /// Blocks that may be charged.

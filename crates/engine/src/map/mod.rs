@@ -89,6 +89,8 @@ pub(crate) struct Map {
     is_sparse: bool,
     /// Roots that were forgotten and that the durable checkpoint still has, and tables that they needed.
     held: (usize, u64),
+    /// Leaf pages that the sweep did without since the newest checkpoint: recovery would have them again.
+    given_up: u64,
     /// Root pages on the device.
     root_page_count: u64,
     /// Leaves of which it is not known that they have a page, and that have updates.
@@ -200,6 +202,7 @@ impl Map {
             roots_max,
             is_sparse: geometry.is_sparse(),
             held: (0, 0),
+            given_up: 0,
             root_page_count: 0,
             pageless: 0,
             frames: Frames::new(frame_count as usize, width)?,
@@ -341,6 +344,11 @@ impl Map {
     /// Root pages on the device.
     pub(crate) fn root_page_count(&self) -> u64 {
         self.root_page_count
+    }
+
+    /// Leaf pages that were given up, and that the newest checkpoint has.
+    pub(crate) fn given_up_count(&self) -> u64 {
+        self.given_up
     }
 
     /// Leaves with updates of which it is not known that they have a page.

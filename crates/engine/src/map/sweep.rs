@@ -54,7 +54,8 @@ impl Map {
     /// The checkpoint cut last is durable.
     pub(crate) fn checkpoint_is_durable(&mut self) {
         self.recovery.checkpoint_is_durable();
-        self.held = (0, 0);
+        // The sweep rests while one is written: what it did without was so at its cut.
+        (self.held, self.given_up) = ((0, 0), 0);
     }
 
     /// The next leaf that has updates, from the position on; moves the position to it. `None` at
@@ -235,6 +236,7 @@ impl Map {
             self.refresh_pin(place);
         }
         if old.is_mapped() {
+            self.given_up += 1;
             self.directory.root_changed(place.root());
             segments.release(old.pba, now);
         }
