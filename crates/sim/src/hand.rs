@@ -48,18 +48,30 @@ pub fn store_of(
 ) -> Device {
     let device_size = u64::from(segment_blocks) * (segments + 1);
     store_like(&CreateOptions {
-        device_size,
-        sparse: None,
         volume_size: volume,
         segment_blocks,
-        spare_percent: 20,
-        store: StoreId { uuid: [6; 16], salt: 1 },
-        label: [0; 64],
         map_size: map,
         journal_size: Some(journal),
         run_count_limit: Some(runs),
-        page_blocks: None,
+        ..small_options(device_size)
     })
+}
+
+/// Options of a small store on a device of so many blocks: segments of 1 MiB, the least journal, eight runs.
+pub fn small_options(device_size: u64) -> CreateOptions {
+    CreateOptions {
+        device_size,
+        sparse: None,
+        volume_size: None,
+        segment_blocks: 256,
+        spare_percent: 20,
+        store: StoreId { uuid: [6; 16], salt: 1 },
+        label: [0; 64],
+        map_size: None,
+        journal_size: Some(1024),
+        run_count_limit: Some(8),
+        page_blocks: None,
+    }
 }
 
 /// An empty store of these options.

@@ -2,11 +2,11 @@
 
 use crate::buffers::Memory;
 use crate::device::Device;
-use coulter_engine::create::{CreateOptions, create};
+use crate::hand::{small_options, store_like};
 use coulter_engine::{
     BufferRef, Buffers, Command, Config, Engine, Failure, Io, Phase, Request, RequestId, Target,
 };
-use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, StoreId};
+use coulter_format::{BLOCK_SIZE, Block, Lba, Pba};
 
 /// EIO.
 pub const ERRNO_IO: i32 = 5;
@@ -29,27 +29,7 @@ pub struct Scene {
 impl Scene {
     /// An empty store of `segments` segments of 1 MiB, open.
     pub fn new(segments: u64) -> Scene {
-        let device_size = 256 * (segments + 1);
-        let options = CreateOptions {
-            device_size,
-            sparse: None,
-            volume_size: None,
-            segment_blocks: 256,
-            spare_percent: 20,
-            store: StoreId { uuid: [6; 16], salt: 1 },
-            label: [0; 64],
-            map_size: None,
-            journal_size: Some(1024),
-            run_count_limit: Some(8),
-            page_blocks: None,
-        };
-        let (_, blocks) = create(&options).expect("the store can be laid out");
-        let mut device = Device::new(device_size);
-        for (pba, block) in blocks {
-            device.write(pba, &[block]);
-        }
-        device.flush_all();
-        Scene::open(device)
+        Scene::open(store_like(&small_options(256 * (segments + 1))))
     }
 
     /// Opens what is on a device.

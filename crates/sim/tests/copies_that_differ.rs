@@ -12,10 +12,10 @@ use coulter_format::checkpoint::BodyView;
 use coulter_format::checksum::Kind;
 use coulter_format::root_list;
 use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
-use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId};
+use coulter_format::{BLOCK_SIZE, Block, Pba};
 use coulter_sim::device::Device;
 use coulter_sim::forge::forge;
-use coulter_sim::hand::{Hand, small, store, store_like};
+use coulter_sim::hand::{Hand, small, small_options, store, store_like};
 use coulter_sim::random::Random;
 use std::collections::BTreeMap;
 
@@ -45,21 +45,13 @@ fn dense() -> Device {
 /// A store with a list of roots.
 fn sparse() -> Device {
     let device = store_like(&CreateOptions {
-        device_size: 256 * 65,
         sparse: Some(Sparse {
             address_limit: 1 << 50,
             root_limit: Some(ROOTS as u32),
             root_lists: true,
         }),
         volume_size: Some(4000),
-        segment_blocks: 256,
-        spare_percent: 20,
-        store: StoreId { uuid: [6; 16], salt: 1 },
-        label: [0; 64],
-        map_size: None,
-        journal_size: Some(1024),
-        run_count_limit: Some(8),
-        page_blocks: None,
+        ..small_options(256 * 65)
     });
     let mut hand = Hand::open(device, small());
     for _ in 0..40 {

@@ -4,9 +4,9 @@
 use coulter_engine::create::CreateOptions;
 use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{Command, Config, OpenError, Phase, Target};
-use coulter_format::{Block, Pba, StoreId};
+use coulter_format::{Block, Pba};
 use coulter_sim::device::{Device, Loss};
-use coulter_sim::hand::{Hand, small, store_like};
+use coulter_sim::hand::{Hand, small, small_options, store_like};
 use coulter_sim::random::Random;
 use coulter_sim::{Simulator, generate, lives};
 
@@ -38,19 +38,7 @@ fn padding() -> Config {
 }
 
 fn empty_store(page_blocks: Option<u32>) -> Device {
-    store_like(&CreateOptions {
-        device_size: 256 * 27,
-        sparse: None,
-        volume_size: None,
-        segment_blocks: 256,
-        spare_percent: 20,
-        store: StoreId { uuid: [6; 16], salt: 1 },
-        label: [0; 64],
-        map_size: None,
-        journal_size: Some(1024),
-        run_count_limit: Some(8),
-        page_blocks,
-    })
+    store_like(&CreateOptions { page_blocks, ..small_options(256 * 27) })
 }
 
 /// A store of which a segment has every other block dead, so that no page of it is, and its holes reserved.

@@ -10,9 +10,9 @@ use coulter_engine::scrub::ScrubState;
 use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{Config, Degraded, Failure, Phase, Request};
 use coulter_format::checkpoint::BodyView;
-use coulter_format::{BLOCK_SIZE, Lba, Pba, StoreId};
+use coulter_format::{BLOCK_SIZE, Lba, Pba};
 use coulter_sim::device::{Device, Loss};
-use coulter_sim::hand::{Hand, small, store_like};
+use coulter_sim::hand::{Hand, small, small_options, store_like};
 use coulter_sim::random::Random;
 use std::collections::BTreeMap;
 
@@ -23,21 +23,13 @@ const PER_PAGE: u64 = 186;
 
 fn empty(root_limit: u32, capacity: u64, segments: u64) -> Device {
     store_like(&CreateOptions {
-        device_size: 256 * (segments + 1),
         sparse: Some(Sparse {
             address_limit: 1 << 50,
             root_limit: Some(root_limit),
             root_lists: true,
         }),
         volume_size: Some(capacity),
-        segment_blocks: 256,
-        spare_percent: 20,
-        store: StoreId { uuid: [6; 16], salt: 1 },
-        label: [0; 64],
-        map_size: None,
-        journal_size: Some(1024),
-        run_count_limit: Some(8),
-        page_blocks: None,
+        ..small_options(256 * (segments + 1))
     })
 }
 

@@ -7,7 +7,7 @@ use coulter_engine::{Command, Config, OpenError, Phase, Request};
 use coulter_format::record::RecordView;
 use coulter_format::{BLOCK_SIZE, Lba, Pba, StoreId};
 use coulter_sim::device::{Device, Loss};
-use coulter_sim::hand::{Hand, small, store, store_of};
+use coulter_sim::hand::{Hand, small, small_options, store, store_of};
 use coulter_sim::random::Random;
 
 /// A record fails while another one fills: the writes in the filling one are never answered.
@@ -413,17 +413,9 @@ fn little_spare_and_little_map_memory_go_on() {
 
 fn opts(segments: u64, volume: Option<u64>) -> CreateOptions {
     CreateOptions {
-        device_size: 256 * (segments + 1),
-        sparse: None,
         volume_size: volume,
-        segment_blocks: 256,
-        spare_percent: 20,
-        store: StoreId { uuid: [6; 16], salt: 1 },
-        label: [0; 64],
-        map_size: None,
-        journal_size: Some(1024),
         run_count_limit: Some(4),
-        page_blocks: None,
+        ..small_options(256 * (segments + 1))
     }
 }
 

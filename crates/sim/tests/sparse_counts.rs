@@ -9,9 +9,9 @@ use coulter_engine::{Failure, Phase, Request};
 use coulter_format::checkpoint::BodyView;
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::superblock::{CheckpointLocation, Superblock};
-use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, StoreId};
+use coulter_format::{BLOCK_SIZE, Block, Lba, Pba};
 use coulter_sim::device::Device;
-use coulter_sim::hand::{Hand, small, store_like};
+use coulter_sim::hand::{Hand, small, small_options, store_like};
 
 const ROOT: u64 = 1 << 18;
 const ROOTS: u64 = 20;
@@ -21,17 +21,9 @@ const SEGMENT: u32 = 256;
 /// Three hundred blocks in twenty roots.
 fn closed(root_lists: bool) -> Device {
     let device = store_like(&CreateOptions {
-        device_size: u64::from(SEGMENT) * 33,
         sparse: Some(Sparse { address_limit: 1 << 40, root_limit: Some(64), root_lists }),
         volume_size: Some(CAPACITY),
-        segment_blocks: SEGMENT,
-        spare_percent: 20,
-        store: StoreId { uuid: [6; 16], salt: 1 },
-        label: [0; 64],
-        map_size: None,
-        journal_size: Some(1024),
-        run_count_limit: Some(8),
-        page_blocks: None,
+        ..small_options(u64::from(SEGMENT) * 33)
     });
     let mut hand = Hand::open(device, small());
     for round in 0..10 {
