@@ -53,7 +53,7 @@ pub struct Made {
     pub volume_size_bytes: u64,
     /// Bytes that may be stored at once.
     pub capacity_bytes: u64,
-    /// Of a sparse volume: bytes of addresses that may be in use at once, in stretches of 1 GiB.
+    /// How many bytes of addresses a sparse volume may touch at once, counted in stretches of 1 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touched_limit_bytes: Option<u64>,
     /// Bytes of a segment.

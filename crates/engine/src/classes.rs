@@ -48,8 +48,8 @@ impl Classes {
         })
     }
 
-    /// For so many of which all are looked at, whatever is valid of them: they are in one class, which costs an
-    /// overwrite nothing.
+    /// One class for all of `count` segments, which are few enough to be looked at one by one. An overwrite then has
+    /// nothing to keep.
     pub(crate) fn alike(count: usize) -> Result<Classes, NoMemory> {
         Ok(Classes { shift: u32::BITS - 1, ..Classes::new(count, 1)? })
     }

@@ -36,7 +36,7 @@ pub(crate) use state::{State, Trim};
 const LOOKED_AT_MAX: usize = 4096;
 const LOOKED_AT_OF_CLASS: usize = 16;
 
-/// Whether all of so many segments are looked at.
+/// Whether `count` segments are few enough to be looked at one by one.
 fn is_few(count: usize) -> bool {
     count <= LOOKED_AT_MAX
 }
@@ -64,7 +64,7 @@ pub(crate) struct Segment {
     pub(crate) life: u32,
     /// Host blocks in it that the cleaner has moved.
     pub(crate) moved: u32,
-    /// Of those that are valid, the blocks that the checkpoint lists: its table does not count them.
+    /// Valid blocks that the checkpoint lists. The segment table does not count them.
     pub(crate) listed: u32,
     /// Its holes are looked for while no more than this are valid: fewer once they were in vain.
     pub(crate) search_up_to: u32,

@@ -20,8 +20,8 @@ pub struct Statistics {
     pub charged_blocks: u64,
     /// See `charged_blocks`.
     pub charged_blocks_max: u64,
-    /// Of a sparse store: roots that are there, with a page or yet without, and how many there may be. Zero of any
-    /// other.
+    /// Roots of a sparse store, with a page or without one yet. Zero for any other store. `roots_touched_max` is how
+    /// many there may be.
     pub roots_touched: u64,
     /// See `roots_touched`.
     pub roots_touched_max: u64,

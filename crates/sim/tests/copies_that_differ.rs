@@ -153,8 +153,7 @@ fn scrubbed(device: &Device) -> Vec<[Pba; 2]> {
 /// Changes a block so that nothing but its other copy gives it away: bytes that no reader looks at, or entries.
 fn forged(device: &Device, kind: Kind, pba: Pba) -> Device {
     let mut content = block(device, pba);
-    // Of a page of the map an entry; of the list what is behind the last one, and the checksum of the first root; of the
-    // table two clocks.
+    // What is changed: an entry of a map page; what lies behind the last entry of a list page; a clock of a table page.
     let (at, patch) = match kind {
         Kind::Root => (4092, 8 * 300 + 4),
         Kind::SegmentTable => (16 * 255 + 8, 16 * 254 + 8),

@@ -272,7 +272,7 @@ fn salvage_gives_back_what_a_lost_page_of_the_list_told_of() {
     }
 }
 
-/// No turn takes the images of more roots than so many, and what the cleaner and the scrub do meanwhile changes nothing.
+/// A turn takes the images of a few roots only. What the cleaner and the scrub do between the turns changes nothing.
 #[test]
 pub(crate) fn images_of_root_pages_are_taken_a_few_at_a_time() {
     let mut hand = filled();

@@ -23,7 +23,7 @@ const ERASED_SIZE: u64 = 1 << 20;
 /// The second superblock lies half a segment into the device; segments have 2^8 to 2^18 blocks.
 const SECOND_SUPERBLOCK_BITS: std::ops::RangeInclusive<u32> = 7..=17;
 
-/// Bytes of a stretch of addresses, of which a sparse volume may have so many in use ([`CreateOptions::stretch_limit`]).
+/// Bytes of a stretch of addresses. [`CreateOptions::stretch_limit`] says how many a sparse volume may have in use.
 pub const STRETCH_SIZE: u64 = (ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64 * SIZE;
 
 /// Bytes of randomness in an identity and a salt.

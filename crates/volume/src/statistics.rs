@@ -107,8 +107,8 @@ pub struct Space {
     pub charged_bytes: u64,
     /// How many that may be; 0 of a volume that is not sparse.
     pub charged_limit_bytes: u64,
-    /// Of a sparse volume: bytes of the stretches of 1 GiB of addresses that hold anything, or did until the next
-    /// checkpoint; 0 of any other.
+    /// Bytes of the 1 GiB stretches of addresses in which a sparse volume holds anything. One that was emptied counts
+    /// until the next checkpoint. Zero for any other volume.
     pub touched_bytes: u64,
     /// How many that may be ([`CreateOptions::stretch_limit`](crate::CreateOptions::stretch_limit)); 0 of a volume
     /// that is not sparse.

@@ -15,7 +15,7 @@ pub struct BodyWriter<'a> {
 }
 
 impl<'a> BodyWriter<'a> {
-    /// Begins a body of so many pieces.
+    /// Begins a body that will have the pieces that `counts` says.
     pub fn new(header: &CheckpointHeader, counts: &Counts, out: &'a mut [u8]) -> BodyWriter<'a> {
         let mut bytes = Writer::new(out);
         bytes.put(&MAGIC);
