@@ -96,6 +96,10 @@ impl Shared {
                 self.signals.checkpoint = true;
                 Admission::Wait
             }
+            Admission::Full => {
+                self.map.note_no_empty_root();
+                Admission::Full
+            }
             admission => admission,
         }
     }

@@ -70,8 +70,9 @@ pub(crate) struct Segment {
     pub(crate) search_up_to: u32,
     /// How far it is prepared.
     pub(crate) readiness: Readiness,
-    /// When its blocks were written by the host, on average, and how many that counts.
+    /// Blocks that `mean_time` is of.
     timed: u32,
+    /// When its blocks were written by the host, on average.
     mean_time: u64,
     /// The write clock when it was closed.
     pub(crate) clock: u64,

@@ -300,11 +300,15 @@ impl Directory {
         self.may_have_empty = true;
     }
 
-    /// Whether there is a root that says nothing. Where there was none, roots are looked at again only after one was
-    /// made or a leaf emptied: refused writes that come one after the other look once.
-    pub(crate) fn has_empty(&mut self) -> bool {
-        self.may_have_empty = self.may_have_empty && self.find_empty();
-        self.may_have_empty
+    /// Whether there is a root that says nothing. Roots are looked at only if one was made, or a leaf emptied, since
+    /// [`Directory::note_none_empty`].
+    pub(crate) fn has_empty(&self) -> bool {
+        self.may_have_empty && self.find_empty()
+    }
+
+    /// None was found: refused writes that come one after the other look once.
+    pub(crate) fn note_none_empty(&mut self) {
+        self.may_have_empty = false;
     }
 
     /// Its page is gone, or it changed since it was written.

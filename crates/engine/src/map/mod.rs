@@ -329,8 +329,13 @@ impl Map {
     }
 
     /// Whether there is a root in which there is nothing.
-    pub(crate) fn has_empty_root(&mut self) -> bool {
+    pub(crate) fn has_empty_root(&self) -> bool {
         self.directory.has_empty()
+    }
+
+    /// It was asked, and there is none.
+    pub(crate) fn note_no_empty_root(&mut self) {
+        self.directory.note_none_empty();
     }
 
     /// At a cut: forgets roots in which there is nothing. Only while nothing is promised: what was accepted
