@@ -441,13 +441,7 @@ impl fmt::Display for Status {
         let limit = number("space", "charged_limit_bytes");
         if limit > 0 {
             let used = Size(number("space", "charged_bytes"));
-            let is_wrong = number("space", "charged_bytes") > limit;
-            let hint = if is_wrong {
-                ": more than there may be; detach it and run `coulter check`"
-            } else {
-                ""
-            };
-            writeln!(f, "  capacity   {used} of {} in use, map pages included{hint}", Size(limit))?;
+            writeln!(f, "  capacity   {used} of {} in use, map pages included", Size(limit))?;
             let touched = Size(number("space", "touched_bytes"));
             let limit = Size(number("space", "touched_limit_bytes"));
             writeln!(f, "  touched    {touched} of {limit} of addresses, in stretches of 1 GiB")?;
