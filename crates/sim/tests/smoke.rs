@@ -5,7 +5,7 @@ use coulter_sim::{Simulator, generate, lives, shrink};
 
 #[test]
 fn lives_keep_every_promise() {
-    let total = lives::run_seeds(0..60, 1, |_, _| true);
+    let total = lives::run_seeds(0..40, 1, |_, _| true);
     if let Some(failure) = total.failures.first() {
         let shrunk = shrink::shrink(&failure.plan, 300);
         let (plan, what) = shrunk.unwrap_or((failure.plan.clone(), failure.what.clone()));
