@@ -285,6 +285,7 @@ fn finish(
         clean: true,
         patched: false,
         long_records: false,
+        may_have_lost: false,
         label: [0; LABEL_SIZE],
     }
 }

@@ -438,6 +438,12 @@ pub enum Finding {
         /// How many, all in one leaf.
         blocks: u64,
     },
+    /// The checkpoint marks a block lost, and its superblock says that none is.
+    LossUntold {
+        /// The first such block of a leaf.
+        #[serde(serialize_with = "as_host_block")]
+        lba: Lba,
+    },
     /// The segment table holds fewer blocks for valid than are in use.
     ValidTooLow {
         /// The segment.
@@ -571,6 +577,7 @@ impl Finding {
             | F::LogHeaderDamaged { .. }
             | F::OutsideVolume { .. }
             | F::BlocksLost { .. }
+            | F::LossUntold { .. }
             | F::ValidTooHigh { .. }
             | F::CleanButWritten { .. } => Severity::Warning,
             F::SegmentContradicts { fault: SegmentFault::OpenWithoutHead, .. } => Severity::Warning,
@@ -594,6 +601,7 @@ impl Finding {
             | F::SuperblockLost { .. }
             | F::DeviceTruncated { .. }
             | F::CleanButWritten { .. }
+            | F::LossUntold { .. }
             | F::NeedsRecovery { .. } => Structure::Superblock,
             F::CheckpointDamaged { .. }
             | F::CheckpointCopyDamaged { .. }

@@ -113,7 +113,12 @@ impl<'a, 'o> MapPass<'a, 'o> {
         let mut lost = leaf.now.iter().enumerate().filter(|(_, pointer)| pointer.is_lost());
         if let Some((first, _)) = lost.next() {
             let blocks = 1 + lost.count() as u64;
-            report.add(Finding::BlocksLost { lba: leaf.lba(first), blocks });
+            let lba = leaf.lba(first);
+            report.add(Finding::BlocksLost { lba, blocks });
+            let is_told = report.store.as_ref().is_none_or(|store| store.may_have_lost);
+            if !is_told {
+                report.add(Finding::LossUntold { lba });
+            }
         }
     }
 

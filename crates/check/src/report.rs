@@ -157,6 +157,8 @@ pub struct StoreFacts {
     pub epoch: u64,
     /// Whether the store was closed.
     pub clean: bool,
+    /// Whether host blocks may be marked lost.
+    pub may_have_lost: bool,
     /// Blocks that the store takes on the device.
     pub device_blocks: u64,
     /// Blocks that the volume exports.
@@ -181,6 +183,7 @@ impl StoreFacts {
             generation: superblock.generation,
             epoch: superblock.epoch,
             clean: superblock.clean,
+            may_have_lost: superblock.may_have_lost,
             device_blocks: superblock.geometry.device_size,
             volume_blocks: superblock.geometry.volume_size,
             capacity_blocks: superblock.geometry.capacity,

@@ -30,6 +30,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         | Finding::RunUnsorted { .. }
         | Finding::ReferenceDamaged { .. }
         | Finding::BlocksLost { .. }
+        | Finding::LossUntold { .. }
         | Finding::DataDamaged { .. } => write_damage(finding, f),
         Finding::PointerOutside { .. }
         | Finding::PointerIntoFree { .. }
@@ -199,6 +200,12 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
              knew where they lay was damaged: reading them gives an I/O error until they are \
              written again; restore what uses them from a backup",
             lba.0 / 512 * 512,
+        ),
+        Finding::LossUntold { lba } => write!(
+            f,
+            "host block {} is marked lost, and the superblock says that none is: `status` of the volume does not warn of it; \
+             please report this",
+            lba.0,
         ),
         Finding::DataDamaged { lba, pba } => write!(
             f,

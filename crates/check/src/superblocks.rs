@@ -212,6 +212,7 @@ fn state_difference(newest: &Superblock, other: &Superblock) -> Option<&'static 
             "incompatible_features",
             newest.patched == other.patched && newest.long_records == other.long_records,
         ),
+        ("compatible_features", newest.may_have_lost == other.may_have_lost),
         ("recovery_map_size", newest.budget == other.budget),
         ("label", newest.label == other.label),
         ("capacity", newest.geometry == other.geometry),

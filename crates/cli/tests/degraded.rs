@@ -183,3 +183,34 @@ fn a_degraded_volume_that_takes_writes_says_what_is_in_doubt_until_it_is_written
         "{told}"
     );
 }
+
+#[test]
+fn what_is_lost_is_told_of_at_later_openings_until_a_scrub_meets_none() {
+    let Some(sandbox) = missing_a_record() else { return };
+    let attach = ["attach", "disk.img", "--via", "nbd-server", "--metrics", "127.0.0.1:0"];
+    sandbox.ok(&[&attach[..], &["--degraded", "rw"]].concat());
+    let (_, text, _) = status_of(&sandbox);
+    assert!(!text.contains("earlier damage"), "how much is in doubt is known: {text}");
+    sandbox.ok(&["detach", "disk"]);
+    let uri = sandbox.ok(&attach);
+    let told = |sandbox: &Sandbox| {
+        let (json, text, error) = status_of(sandbox);
+        assert_eq!((&json["state"], &*error), (&"running".into(), ""));
+        let is_told = text
+            .contains("  lost       earlier damage took some of the data: `coulter scrub disk`");
+        assert_eq!(json["log"]["may_have_lost"], u64::from(is_told), "{text}");
+        assert_eq!(metric(sandbox, "log_may_have_lost"), Some(is_told.into()));
+        is_told
+    };
+    assert!(told(&sandbox));
+    let error = sandbox.fails(1, &["scrub", "disk", "--wait"]);
+    assert!(error.contains("16 KiB"), "{error}");
+    assert_eq!(qemu(&uri, &["write -P 9 32k 16k", "flush"]), Some(true));
+    assert!(told(&sandbox), "nobody has looked since");
+    sandbox.run(&["scrub", "disk", "--wait"]);
+    assert!(!told(&sandbox));
+    sandbox.ok(&["detach", "disk"]);
+    sandbox.ok(&attach);
+    assert!(!told(&sandbox));
+    sandbox.ok(&["detach", "disk"]);
+}

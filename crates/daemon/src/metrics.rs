@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use std::fmt::{Display, Write};
 
 /// What goes up and down, of the groups and counters of the library; all others only go up.
-const GAUGES: [(&str, &str); 28] = [
+const GAUGES: [(&str, &str); 29] = [
     ("overlay", "files"),
     ("overlay", "settled_files"),
     ("overlay", "settle_backlog_files"),
@@ -37,6 +37,7 @@ const GAUGES: [(&str, &str); 28] = [
     ("map", "memory_peak_bytes"),
     ("map", "memory_limit_bytes"),
     ("read_cache", "memory_bytes"),
+    ("log", "may_have_lost"),
     ("log", "applied_sequence"),
     ("log", "durable_sequence"),
     ("log", "runs"),

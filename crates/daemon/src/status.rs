@@ -398,6 +398,13 @@ impl fmt::Display for Status {
             let remedy = degraded::remedy(&self.entry, in_doubt);
             writeln!(f, "  degraded   {blocks} blocks in doubt: {remedy}")?;
         }
+        if self.entry.in_doubt_bytes.is_none() && self.number(&["log", "may_have_lost"]) > 0 {
+            writeln!(
+                f,
+                "  lost       earlier damage took some of the data: `coulter scrub {name}` says which cannot be read, or \
+                 that all can again"
+            )?;
+        }
         if self.entry.acknowledge == Acknowledge::Buffered {
             writeln!(
                 f,

@@ -421,6 +421,7 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
         clean: true,
         patched: false,
         long_records: true,
+        may_have_lost: false,
         label: options.label,
     };
     let oldest = Superblock { generation: 1, ..newest };
@@ -550,6 +551,7 @@ pub(crate) static PLACEHOLDER: Superblock = Superblock {
     clean: false,
     patched: false,
     long_records: false,
+    may_have_lost: false,
     label: [0; LABEL_SIZE],
 };
 

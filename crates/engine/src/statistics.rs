@@ -89,6 +89,9 @@ pub struct Statistics {
     pub defrag_passes: u64,
     /// Blocks found damaged by a read or by the cleaner.
     pub corrupt_blocks: u64,
+    /// Whether blocks may be marked lost, by damage of this time or an earlier one: until a scrub from the first block to
+    /// the last meets none.
+    pub may_have_lost: bool,
     /// References that only a damaged map page can have held, given up so that their segments can be
     /// used again.
     pub references_lost: u64,

@@ -109,6 +109,7 @@ impl Engine {
             statistics.roots_touched = self.shared.map.root_count() as u64;
             statistics.roots_touched_max = self.shared.superblock.geometry.roots_max();
         }
+        statistics.may_have_lost = self.shared.map.may_have_lost();
         statistics.roots_in_use = self.shared.map.root_page_count();
         let (recovery_cells, recovery_cells_max) = self.shared.map.recovery_cells();
         statistics.recovery_cells = recovery_cells as u64;

@@ -18,7 +18,8 @@
 //!                                    bit 0: records lie in holes of segments
 //!                                    bit 1: there may be long records
 //!                                    bit 2: there is a flash page size
-//!     48    4 compatible_features    a reader may ignore these
+//!     48    4 compatible_features    a reader may ignore these;
+//!                                    bit 0: host blocks may be marked lost
 //!     52    4 segment_blocks           blocks
 //!     56    4 segment_count
 //!     60    4 first_segment          block
@@ -67,6 +68,8 @@ const FEATURE_HOLES: u32 = 1;
 const FEATURE_LONG_RECORDS: u32 = 2;
 const FEATURE_PAGES: u32 = 4;
 const FEATURE_ROOT_LISTS: u32 = 8;
+
+const COMPATIBLE_LOST: u32 = 1;
 
 /// Features that this version knows.
 const FEATURES: u32 = FEATURE_HOLES | FEATURE_LONG_RECORDS | FEATURE_PAGES | FEATURE_ROOT_LISTS;
@@ -247,6 +250,9 @@ pub struct Superblock {
     pub patched: bool,
     /// Whether there may be long records, packed ones among them.
     pub long_records: bool,
+    /// Whether host blocks may be marked lost: damage took them, and nobody has gone through all of them since and
+    /// found none.
+    pub may_have_lost: bool,
     /// The store's label, padded with zeros.
     pub label: [u8; LABEL_SIZE],
 }
@@ -283,6 +289,8 @@ impl Superblock {
         put::<32, 8>(block, self.generation.to_le_bytes());
         put::<40, 4>(block, self.store.salt.to_le_bytes());
         put::<44, 4>(block, self.incompatible_features().to_le_bytes());
+        let compatible = if self.may_have_lost { COMPATIBLE_LOST } else { 0 };
+        put::<48, 4>(block, compatible.to_le_bytes());
         put::<52, 4>(block, self.geometry.segment_blocks.to_le_bytes());
         put::<56, 4>(block, self.geometry.segment_count.to_le_bytes());
         put::<60, 4>(block, self.geometry.first_segment.0.to_le_bytes());
@@ -382,6 +390,7 @@ impl Superblock {
             clean: u32_at::<68>(block) & FLAG_CLEAN != 0,
             patched: u32_at::<44>(block) & FEATURE_HOLES != 0,
             long_records: u32_at::<44>(block) & FEATURE_LONG_RECORDS != 0,
+            may_have_lost: u32_at::<48>(block) & COMPATIBLE_LOST != 0,
             label: at::<192, LABEL_SIZE>(block),
         }
     }
@@ -469,6 +478,7 @@ pub(crate) mod tests {
             clean: true,
             patched: true,
             long_records: true,
+            may_have_lost: false,
             label: [b'x'; LABEL_SIZE],
         }
     }

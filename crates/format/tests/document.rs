@@ -123,6 +123,7 @@ fn superblock_part(body: &[u8]) -> Part {
         clean: true,
         patched: false,
         long_records: true,
+        may_have_lost: false,
         label,
     };
     let mut block = [0; BLOCK_SIZE];

@@ -102,6 +102,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                 clean,
                 patched: clean ^ (extra % 2 == 0),
                 long_records: extra % 3 == 0,
+                may_have_lost: extra % 5 < 2,
                 label: label.concat().try_into().expect("two halves make a label"),
             }
         },

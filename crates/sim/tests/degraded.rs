@@ -200,6 +200,7 @@ fn a_store_of_which_all_that_is_lost_is_known_takes_writes_and_remembers_what_is
             _ => Some(lba),
         });
         assert_eq!(lost.collect::<Vec<_>>(), [7, 8], "after {opening} openings");
+        assert!(hand.engine.statistics().may_have_lost, "after {opening} openings");
         hand.submit(Request::Shutdown).expect("it is always taken");
         hand.run();
         hand = Hand::open(hand.device, config(Degraded::Refused));

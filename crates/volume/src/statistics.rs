@@ -211,6 +211,9 @@ pub struct LogCounts {
     pub metadata_copies_used: u64,
     /// Blocks found damaged.
     pub corrupt_blocks: u64,
+    /// 1 if blocks may be marked lost, by damage of this time or an earlier one: reading them fails. A scrub names them; one
+    /// from the first block to the last that meets none makes it 0.
+    pub may_have_lost: u64,
     /// Requests that the engine told to come again.
     pub busy: u64,
 }
@@ -377,6 +380,7 @@ fn log_counts(engine: &coulter_engine::Statistics) -> LogCounts {
         body_copies_used: engine.body_copies_used,
         metadata_copies_used: engine.metadata_copies_used,
         corrupt_blocks: engine.corrupt_blocks,
+        may_have_lost: u64::from(engine.may_have_lost),
         busy: engine.busy,
     }
 }

@@ -59,6 +59,8 @@ pub struct SuperblockFields {
     pub patched: bool,
     /// Whether records may be packed, or longer than 256 blocks.
     pub long_records: bool,
+    /// Whether host blocks may be marked lost.
+    pub may_have_lost: bool,
     /// Blocks that belong to the store.
     pub device_blocks: u64,
     /// Blocks that the volume shows.
@@ -147,6 +149,7 @@ fn fields(superblock: &Superblock, newest: bool) -> SuperblockFields {
         clean: superblock.clean,
         patched: superblock.patched,
         long_records: superblock.long_records,
+        may_have_lost: superblock.may_have_lost,
         device_blocks: geometry.device_size,
         volume_blocks: geometry.volume_size,
         capacity_blocks: geometry.capacity,
@@ -205,6 +208,7 @@ impl fmt::Display for SuperblockFields {
         row("clean", &self.clean)?;
         row("patched", &self.patched)?;
         row("long records", &self.long_records)?;
+        row("may have lost", &self.may_have_lost)?;
         row("device", &format_args!("{} blocks", self.device_blocks))?;
         row("volume", &format_args!("{} blocks", self.volume_blocks))?;
         if self.root_limit > 0 {

@@ -167,6 +167,7 @@ impl Model {
             clean: false,
             patched: false,
             long_records: false,
+            may_have_lost: false,
             label,
         };
         let pages = segment_count.div_ceil(256) as usize;

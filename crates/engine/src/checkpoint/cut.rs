@@ -68,6 +68,7 @@ impl Checkpointer {
             holes,
             references,
             patched,
+            may_have_lost: shared.map.may_have_lost(),
             clean,
         };
         shared.signals.checkpoint = false;

@@ -79,6 +79,7 @@ struct Cut {
     /// How many of the references; others came later.
     references: usize,
     patched: bool,
+    may_have_lost: bool,
     clean: bool,
 }
 
@@ -317,6 +318,7 @@ impl Checkpointer {
             checkpoint: self.new_location.expect("the body was written"),
             clean: self.cut.clean,
             patched: self.cut.patched,
+            may_have_lost: self.cut.may_have_lost,
             long_records: !sings(Canary::LongRecordsUnannounced),
             durable_sequence: self.flushing,
             ..shared.superblock

@@ -94,6 +94,7 @@ impl Map {
         };
         let Some(page) = page.filter(is_expected) else {
             self.directory.root_mut(index).state = RootState::Damaged;
+            self.note_loss();
             return;
         };
         for (slot, pointer) in map_page::decode(page).enumerate() {
@@ -141,8 +142,12 @@ impl Map {
         leaf.set(Flag::Loading, false);
         let Some(page) = page else {
             leaf.set(Flag::Damaged, true);
+            let is_loss = !leaf.base_is_gone();
             let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
             self.frames.release(frame);
+            if is_loss {
+                self.note_loss();
+            }
             return;
         };
         let frame = leaf.frame;

@@ -36,6 +36,7 @@ mod journal;
 mod leaf;
 mod load;
 mod lookup;
+mod losses;
 mod memory;
 mod order;
 mod recovery_memory;
@@ -65,6 +66,7 @@ pub(crate) use journal::{EMPTY_BLOCK, RunBuilder};
 use leaf::Leaf;
 pub(crate) use load::{LoadPurpose, LoadStep};
 pub(crate) use lookup::Lookup;
+use losses::Losses;
 use recovery_memory::RecoveryMemory;
 pub(crate) use settle::Settled;
 pub(crate) use sweep::PageWrite;
@@ -108,6 +110,7 @@ pub(crate) struct Map {
     doubt: Doubt,
     /// Addresses that were in doubt and are marked lost, until they are written or discarded: for those who ask how many.
     lost: Doubt,
+    losses: Losses,
     /// A page of the list of roots is lost: of addresses in no root that is known nothing is known.
     roots_missing: bool,
     /// Until all has been replayed.
@@ -213,6 +216,7 @@ impl Map {
             recovery: RecoveryMemory::new((budget_size / FRAME_SIZE_MAX) as usize),
             doubt: Doubt::default(),
             lost: Doubt::default(),
+            losses: Losses::default(),
             roots_missing: false,
             is_recovering: true,
             reserved_cells: 0,

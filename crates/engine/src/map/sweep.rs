@@ -141,6 +141,7 @@ impl Map {
             leaf.set(Flag::Cleared, false);
             leaf.set(Flag::Dead, false);
             if lost {
+                self.note_loss();
                 let start = key * ENTRIES_PER_PAGE as u64;
                 let count = (self.volume_size - start).min(ENTRIES_PER_PAGE as u64) as usize;
                 for index in 0..count {
@@ -190,6 +191,7 @@ impl Map {
         if self.directory.root(root).state != RootState::Damaged {
             return;
         }
+        self.note_loss();
         self.directory.root_mut(root).state = RootState::Loaded;
         self.directory.note_emptied();
         let first = root_key * ENTRIES_PER_PAGE as u64;

@@ -190,6 +190,9 @@ impl Recovery {
         shared.lists.next_run = header.next_run;
         shared.lists.body = (shared.superblock.checkpoint.pba, body_blocks);
         shared.map.restore_sweep(header.sweep);
+        if shared.superblock.may_have_lost {
+            shared.map.note_loss();
+        }
         shared.log.write_clock = header.write_clock;
         Ok(())
     }

@@ -86,6 +86,7 @@ impl Scrubber {
         if let Some(errno) = self.unreadable.take() {
             let count = (end - first) as u32;
             self.report.blocks_damaged += u64::from(count);
+            self.losses_before = None;
             let trouble = Trouble::Unreadable(errno);
             self.findings.add(Finding::Blocks { lba: Lba(first), count, trouble });
             self.pass(end);
@@ -156,6 +157,7 @@ impl Scrubber {
         for lba in (first..self.batch_end).filter(|lba| lost.contains(*lba)) {
             let still = shared.map.lookup(Lba(lba));
             if matches!(still, Lookup::Damaged | Lookup::Miss(_)) {
+                self.losses_before = None;
                 self.note_block(Lba(lba), Trouble::Lost);
             }
         }

@@ -26,6 +26,12 @@ impl Scrubber {
     /// All host blocks have been gone through.
     pub(super) fn begin_metadata(&mut self, shared: &mut Shared) {
         assert_eq!(self.stage, super::ScrubStage::Blocks, "host blocks come first");
+        if let Some(count) = self.losses_before
+            && shared.map.note_none_lost(count)
+        {
+            // Only a checkpoint that is cut from now on says so.
+            self.wants_checkpoint = Scrubber::can_repair(shared);
+        }
         self.note_pieces(shared);
         self.stage = ScrubStage::Listed;
     }

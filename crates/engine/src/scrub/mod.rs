@@ -71,6 +71,8 @@ pub(crate) struct Scrubber {
     /// Up to where the batch goes, if it is of host blocks, and which of them the map cannot find.
     batch_end: u64,
     lost: LostBlocks,
+    /// How often the map had lost blocks when it began at the first block; `None` if it began further on, or met one.
+    losses_before: Option<u64>,
     /// How often it was listed anew because it could not be judged as it was.
     relisted: u32,
     /// The batch in hand is of a scrub that was stopped.
@@ -126,6 +128,7 @@ impl Scrubber {
             ..ScrubReport::default()
         };
         self.findings.clear();
+        self.losses_before = (from == 0).then(|| shared.map.loss_count());
         self.leaves.clear();
         (self.wants_sweep, self.wants_checkpoint) = (false, false);
         (self.is_second_look, self.still_damaged) = (false, 0);
