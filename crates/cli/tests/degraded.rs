@@ -198,16 +198,16 @@ fn what_is_lost_is_told_of_at_later_openings_until_a_scrub_meets_none() {
         assert_eq!((&json["state"], &*error), (&"running".into(), ""));
         let is_told = text
             .contains("  lost       earlier damage took some of the data: `coulter scrub disk`");
-        assert_eq!(json["log"]["may_have_lost"], u64::from(is_told), "{text}");
+        assert_eq!(json["statistics"]["log"]["may_have_lost"], u64::from(is_told), "{text}");
         assert_eq!(metric(sandbox, "log_may_have_lost"), Some(is_told.into()));
         is_told
     };
     assert!(told(&sandbox));
-    let error = sandbox.fails(1, &["scrub", "disk", "--wait"]);
+    let error = sandbox.fails(1, &["scrub", "disk"]);
     assert!(error.contains("16 KiB"), "{error}");
     assert_eq!(qemu(&uri, &["write -P 9 32k 16k", "flush"]), Some(true));
     assert!(told(&sandbox), "nobody has looked since");
-    sandbox.run(&["scrub", "disk", "--wait"]);
+    sandbox.run(&["scrub", "disk"]);
     assert!(!told(&sandbox));
     sandbox.ok(&["detach", "disk"]);
     sandbox.ok(&attach);
