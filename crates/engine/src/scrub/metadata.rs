@@ -30,7 +30,7 @@ impl Scrubber {
             && shared.map.note_none_lost(count)
         {
             // Only a checkpoint that is cut from now on says so.
-            self.wants_checkpoint = Scrubber::can_repair(shared);
+            self.wants_checkpoint |= Scrubber::can_repair(shared);
         }
         self.note_pieces(shared);
         self.stage = ScrubStage::Listed;
