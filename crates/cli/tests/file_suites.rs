@@ -229,8 +229,8 @@ fn make_odd_tree(at: &Path) {
         .arg(at.join("deep/er")));
 }
 
-/// `rsync` with all that it can keep; the second time it finds nothing to do.
-fn rsync(from: &Path, to: &Path) {
+/// `rsync` with all that it can keep; the second time it finds nothing to do, save what `restless` says.
+fn rsync(from: &Path, to: &Path, restless: &str) {
     let again = |itemised: &str| {
         let mut rsync = Command::new("rsync");
         rsync.args(["-aHAXS", "--checksum", "--delete", itemised]);
@@ -239,7 +239,7 @@ fn rsync(from: &Path, to: &Path) {
         said(rsync.arg(from).arg(to))
     };
     assert!(again("--itemize-changes").contains("holes"), "the first time it copies");
-    assert_eq!(again("--itemize-changes"), "", "the second time nothing moves");
+    assert_eq!(again("--itemize-changes"), restless, "the second time nothing moves");
     let allocated = said(Command::new("du").args(["--block-size=1"]).arg(to.join("holes")));
     let bytes: u64 =
         allocated.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number");
@@ -308,7 +308,10 @@ fn programs_work_and_what_they_leave_is_kept() {
         sqlite(&directory);
         postgres(&sandbox, &directory);
         git(&directory, &tree);
-        rsync(&odd, &directory.join("copy"));
+        // To root XFS lists an access list as an attribute of its own besides, which the source has not: it says so bare too.
+        let is_on_xfs = place == Place::Over(FileSystem::Xfs);
+        let restless = if is_on_xfs { ".d........x deep/\n" } else { "" };
+        rsync(&odd, &directory.join("copy"), restless);
         dpkg(&sandbox, &directory, &tree);
         let unpack = format!(
             "tar -c -C {} . | tar -x -C {}",

@@ -3,9 +3,10 @@
 use crate::space::{Purpose, Run};
 use crate::stop::{Step, Stop, fail};
 use crate::tree::Tree;
+use coulter_format::BLOCK_SIZE;
 use coulter_format::files::item::{decode_orphan, encode_orphan};
 use coulter_format::files::space::GROUP_BLOCKS;
-use coulter_format::files::{Extent, Inode, Key, Kind};
+use coulter_format::files::{Extent, FILE_SIZE_MAX, Inode, Key, Kind};
 use std::ops::ControlFlow;
 
 /// Blocks of a file one behind the other, which are one behind the other on the volume too, or
@@ -19,6 +20,10 @@ pub(crate) struct Segment {
     pub(crate) block: Option<u64>,
 }
 
+/// Behind every block of every file.
+pub(crate) const BLOCKS_END: u64 = FILE_SIZE_MAX / BLOCK_SIZE as u64;
+/// Runs of blocks that one step takes away.
+pub(crate) const RUNS_MAX: usize = 12;
 /// Blocks that one step takes away at most, about: each group that they lie in is one more block changed.
 const UNMAP_BLOCKS_MAX: u64 = 8 * GROUP_BLOCKS;
 /// The most blocks that one extent counts.
@@ -225,7 +230,12 @@ impl Tree {
 
     /// Takes away what an inode without names still has, a bounded part of it; whether all of it went.
     pub(crate) fn erase(&mut self, inode: u64) -> Step<bool> {
-        let (_, is_unmapped) = self.unmap(inode, 0, u64::MAX >> 16, 12)?;
+        let (freed, is_unmapped) = self.unmap(inode, 0, BLOCKS_END, RUNS_MAX)?;
+        if freed > 0 {
+            let mut attributes = self.inode(inode)?;
+            attributes.blocks = attributes.blocks.saturating_sub(freed);
+            self.set_inode(inode, &attributes)?;
+        }
         if !is_unmapped {
             return Ok(false);
         }

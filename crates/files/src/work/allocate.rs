@@ -5,9 +5,9 @@
 //! refers to them.
 
 use super::edges::{ends, tail};
-use super::resize::RUNS_MAX;
 use super::settle;
 use crate::files::Files;
+use crate::items::RUNS_MAX;
 use crate::namespace::tree::clear_privileges;
 use crate::request::{AllocateMode, Reply};
 use crate::space::Run;

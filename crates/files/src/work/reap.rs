@@ -1,8 +1,8 @@
 //! What nobody needs goes: inodes without names, and blocks behind the end of a file.
 
-use super::resize::{BLOCKS_END, RUNS_MAX};
 use super::settle;
 use crate::files::Files;
+use crate::items::{BLOCKS_END, RUNS_MAX};
 use crate::request::Reply;
 use crate::stop::Step;
 use crate::task::Progress;

@@ -6,6 +6,7 @@
 use super::edges::tail;
 use super::settle;
 use crate::files::Files;
+use crate::items::{BLOCKS_END, RUNS_MAX};
 use crate::namespace::Namespace;
 use crate::namespace::tree::clear_privileges;
 use crate::request::Reply;
@@ -16,10 +17,6 @@ use coulter_format::BLOCK_SIZE;
 use coulter_format::files::{FILE_SIZE_MAX, Inode, Time};
 
 const SIZE: u64 = BLOCK_SIZE as u64;
-/// Runs of blocks that one step takes away.
-pub(crate) const RUNS_MAX: usize = 12;
-/// Behind every block of every file.
-pub(crate) const BLOCKS_END: u64 = u64::MAX >> 16;
 
 impl Files {
     pub(crate) fn run_resize(
