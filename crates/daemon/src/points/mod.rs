@@ -231,10 +231,14 @@ pub fn gives_device(entry: &Entry) -> bool {
     of(entry).gives() == Gives::Device
 }
 
+/// Whether `entry` is a directory of files.
+pub fn gives_directory(entry: &Entry) -> bool {
+    of(entry).gives() == Gives::Directory
+}
+
 /// Whether `entry` is a directory of files at `directory`.
 pub fn is_at(entry: &Entry, directory: &Path) -> bool {
-    of(entry).gives() == Gives::Directory
-        && entry.device.as_deref().map(Path::new) == Some(directory)
+    gives_directory(entry) && entry.device.as_deref().map(Path::new) == Some(directory)
 }
 
 /// What another version of the program has made: what there is of it, this one cannot tell.
