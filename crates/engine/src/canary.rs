@@ -37,6 +37,8 @@ pub enum Canary {
     SuperblockUnordered,
     /// What a checkpoint frees is used again while only one copy of the superblock leads to it.
     SuperblockSingle,
+    /// The first superblock of a store that has grown names a copy C that is not there yet.
+    ThirdNamedEarly,
     /// A run says of an unchanged array that its page counts nothing.
     UnchangedReleased,
     /// Runs die one leaf too soon.
@@ -116,7 +118,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 48] = [
+    pub const ALL: [Canary; 49] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -129,6 +131,7 @@ impl Canary {
         Canary::PageEvictedEarly,
         Canary::SuperblockUnordered,
         Canary::SuperblockSingle,
+        Canary::ThirdNamedEarly,
         Canary::UnchangedReleased,
         Canary::RunDiesEarly,
         Canary::GroupHalved,

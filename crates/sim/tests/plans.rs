@@ -263,3 +263,10 @@ fn discards_of_nothing_are_counted_before_replay_has_to_take_them() {
 ",
     );
 }
+
+/// The power went after the first superblock of a store that had grown: it named a copy C in the new last block of the device,
+/// and nothing had been written there.
+#[test]
+fn a_superblock_names_no_third_copy_that_is_not_there() {
+    holds(include_str!("grown.plan"));
+}

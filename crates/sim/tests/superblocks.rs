@@ -1,9 +1,11 @@
 //! Goal: whichever copy of the superblock is lost, the store is what it was.
 
 use coulter_check::salvage::{self, SalvageError};
+use coulter_engine::grow::Growth;
 use coulter_engine::{Command, Config, OpenError, Phase, Request};
 use coulter_format::checksum::crc32c;
 use coulter_format::record::RecordView;
+use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block, Pba};
 use coulter_sim::device::Device;
 use coulter_sim::hand::{Hand, small, store};
@@ -280,4 +282,47 @@ fn a_shutdown_may_come_at_any_moment_of_an_opening() {
         }
     }
     assert!(moments > 5, "{moments} moments");
+}
+
+/// A `mkfs` may take A and B at any moment: from the first superblock on that knows of the new size, C lies where that
+/// superblock says, and leads to everything.
+#[test]
+pub(crate) fn a_store_that_grows_has_its_third_superblock_first() {
+    // Copy C moves from before the log to the device's last block, which no segment takes.
+    let (before, more) = (256 * 25, 257);
+    let mut hand = Hand::open(store(24, 1024, None, None, 8), small());
+    assert!(hand.write(3, 1, 7));
+    hand.submit(Request::Shutdown).expect("it is always taken");
+    hand.run();
+    let mut device = hand.device;
+    device.flush_all();
+    device.grow(more);
+    let growth = Growth { volume_size: None, spare_percent: None };
+    let mut hand = Hand::begin(device, Config { growth: Some(growth), ..small() });
+    hand.poll();
+    let mut grown = 0;
+    while !hand.out.is_empty() {
+        hand.complete(0, Ok(()));
+        hand.poll();
+        let mut device = hand.device.clone();
+        device.flush_all();
+        let firsts = [Pba(0), Pba(128)].map(|pba| {
+            let mut block = [[0; BLOCK_SIZE]];
+            device.read(pba, &mut block);
+            Superblock::decode(&block[0]).expect("both are whole")
+        });
+        if firsts.iter().all(|superblock| superblock.geometry.device_size == before) {
+            continue;
+        }
+        assert_eq!(device.check(), Ok(()));
+        for pba in [Pba(0), Pba(128)] {
+            device.write(pba, &[[0; BLOCK_SIZE]]);
+        }
+        let mut again = Hand::open(device, Config { read_only: true, ..small() });
+        assert_eq!(again.engine.phase(), Phase::Running, "after {grown} commands");
+        assert_eq!(again.read(3), Some(Ok(7)), "after {grown} commands");
+        grown += 1;
+    }
+    assert_eq!(hand.engine.phase(), Phase::Running);
+    assert!(grown > 3, "{grown} moments");
 }

@@ -13,8 +13,10 @@ const SMOKE_SEEDS: u64 = 120;
 
 /// Plans that once failed, made short. Lives seldom come to where these mistakes matter; these always
 /// do.
-const KNOWN: [(Canary, &str); 1] =
-    [(Canary::UnchangedReleased, include_str!("../../../sim/tests/released.plan"))];
+const KNOWN: [(Canary, &str); 2] = [
+    (Canary::UnchangedReleased, include_str!("../../../sim/tests/released.plan")),
+    (Canary::ThirdNamedEarly, include_str!("../../../sim/tests/grown.plan")),
+];
 
 /// Those that lives come to too seldom, and that a scenario catches: see `holes.rs`,
 /// `recovery_memory.rs`, `superblocks.rs`, `copies.rs`, `unreadable_log.rs`, `scrub.rs`, `log_headers.rs` and `degraded.rs`; of the last one, which takes two threads, the model in

@@ -83,11 +83,19 @@ struct Cut {
     clean: bool,
 }
 
-/// Which copies of a superblock are written at a time. One of A and B is always left alone, so whatever
+/// Which copies of a superblock are being written. One of A and B is always left alone, so whatever
 /// becomes of the others there is a whole one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SuperblockCopies {
-    One,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum SuperblockWrite {
+    /// The other of A and B, at opening. C stays as it is: nothing in it needs to change.
+    #[default]
+    Announcement,
+    /// Only C, in a place of its own where the store has grown: A and B name that place after it is durable.
+    /// Until then nobody looks there.
+    MovedThird,
+    /// One of A and B.
+    First,
+    /// The other one, and C.
     SecondAndThird,
 }
 
@@ -113,8 +121,10 @@ pub(crate) struct Checkpointer {
     next_superblock: Option<Superblock>,
     /// Writes of it that are out.
     superblock_writes: u32,
-    /// It is the second copy that is being written.
-    is_second: bool,
+    /// Which copies of it these are.
+    superblock_write: SuperblockWrite,
+    /// Where copy C lies as the durable superblocks say.
+    third: Pba,
     /// The superblock found at opening, until the other copy leads where it does and tells the epoch.
     unannounced: Option<Superblock>,
     /// Whether a flush has covered what opening found.
@@ -176,6 +186,7 @@ impl Checkpointer {
     /// The superblock that opening found: the first thing to be written is its other copy.
     pub(crate) fn announce(&mut self, found: Superblock) {
         assert_eq!(self.stage, CutStage::Idle, "nothing is written before");
+        self.third = found.geometry.third_superblock;
         self.unannounced = Some(found);
     }
 
@@ -324,8 +335,13 @@ impl Checkpointer {
             ..shared.superblock
         };
         assert!(self.flushing <= shared.log.applied, "what was flushed had taken effect");
-        self.is_second = false;
-        self.put_superblock(shared, superblock, SuperblockCopies::One, buffers);
+        let third = superblock.geometry.third_superblock;
+        let has_moved = third != self.third && third != Pba::NOWHERE;
+        let write = match has_moved && !sings(Canary::ThirdNamedEarly) {
+            true => SuperblockWrite::MovedThird,
+            false => SuperblockWrite::First,
+        };
+        self.put_superblock(shared, superblock, write, buffers);
     }
 
     /// At opening: before anything else is written, the other copy of the superblock leads to the same
@@ -344,31 +360,40 @@ impl Checkpointer {
             self.checkpoint_flush(shared, CutStage::Found);
             return true;
         }
-        self.is_second = true;
         let (generation, epoch_max) = (found.generation + 1, shared.log.epoch);
-        // Not the third copy as well: it may be the only one that there is.
         let superblock = Superblock { generation, epoch_max, ..found };
-        self.put_superblock(shared, superblock, SuperblockCopies::One, buffers);
+        self.put_superblock(shared, superblock, SuperblockWrite::Announcement, buffers);
         true
     }
 
     fn superblock_is_durable(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
         assert_eq!(self.stage, CutStage::LastFlush, "a flush made it durable");
         let written = self.next_superblock.take().expect("a superblock was written");
-        if !self.is_second && !sings(Canary::SuperblockSingle) {
-            self.is_second = true;
-            let second = Superblock { generation: written.generation + 1, ..written };
-            self.put_superblock(shared, second, SuperblockCopies::SecondAndThird, buffers);
-            return;
-        }
-        // What records know of is the first of the two: the other one will do as well.
-        shared.log.generation = written.generation - u64::from(self.is_second);
-        if self.unannounced.take().is_some() {
-            // Its sizes are what they were, even if the store is to grow.
-            shared.superblock.generation = written.generation;
-            self.enter(shared, CutStage::Idle);
-        } else {
-            self.checkpoint_is_durable(shared, written);
+        match self.superblock_write {
+            SuperblockWrite::Announcement => {
+                self.unannounced = None;
+                shared.log.generation = written.generation - 1;
+                // Its sizes are what they were, even if the store is to grow.
+                shared.superblock.generation = written.generation;
+                self.enter(shared, CutStage::Idle);
+            }
+            SuperblockWrite::MovedThird => {
+                self.third = written.geometry.third_superblock;
+                self.put_superblock(shared, written, SuperblockWrite::First, buffers);
+            }
+            SuperblockWrite::First if sings(Canary::SuperblockSingle) => {
+                shared.log.generation = written.generation;
+                self.checkpoint_is_durable(shared, written);
+            }
+            SuperblockWrite::First => {
+                let second = Superblock { generation: written.generation + 1, ..written };
+                self.put_superblock(shared, second, SuperblockWrite::SecondAndThird, buffers);
+            }
+            SuperblockWrite::SecondAndThird => {
+                // What records know of is the first of the two: the other one will do as well.
+                shared.log.generation = written.generation - 1;
+                self.checkpoint_is_durable(shared, written);
+            }
         }
     }
 
@@ -376,7 +401,7 @@ impl Checkpointer {
         &mut self,
         shared: &mut Shared,
         superblock: Superblock,
-        copies: SuperblockCopies,
+        write: SuperblockWrite,
         buffers: &mut impl Buffers,
     ) {
         let page = shared.loads.superblock_page();
@@ -388,10 +413,17 @@ impl Checkpointer {
         self.enter(shared, CutStage::Superblock);
         self.next_superblock = Some(superblock);
         let third = superblock.geometry.third_superblock;
-        let third =
-            (copies == SuperblockCopies::SecondAndThird && third != Pba::NOWHERE).then_some(third);
+        let third = Some(third).filter(|third| *third != Pba::NOWHERE);
+        let (first, third) = match write {
+            SuperblockWrite::Announcement | SuperblockWrite::First => {
+                (Some(superblock.location()), None)
+            }
+            SuperblockWrite::MovedThird => (None, third),
+            SuperblockWrite::SecondAndThird => (Some(superblock.location()), third),
+        };
+        self.superblock_write = write;
         self.superblock_writes = 0;
-        for pba in core::iter::once(superblock.location()).chain(third) {
+        for pba in first.into_iter().chain(third) {
             let (source, stream) = (Target::Page(page), Stream::Metadata);
             shared.ios.start(Purpose::Checkpoint, Command::Write { pba, count: 1, source, stream });
             self.superblock_writes += 1;
