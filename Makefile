@@ -51,13 +51,13 @@ demo: ## see it work: random writes against a plain file, a crash, a picture, a 
 	$(LABORATORY) demo $(ARGUMENTS)
 	$(LABORATORY) demo --replicate
 
-test: ## everything: format, lints, documentation, packages, bare-metal builds, tests, examples, virtual machines
+test: ## everything: rule book, format, lints, documentation, packages, bare-metal builds, tests, examples, virtual machines
 	scripts/setup.sh vm
 	scripts/test.sh
 
-lint: ## format, lints and documentation only
+lint: ## rule book, format, lints and documentation only
 	scripts/setup.sh build
-	scripts/test.sh format lint docs
+	scripts/test.sh tidy format lint docs
 
 publish-check: ## `cargo publish` of each library crate up to the upload, built from its package
 	scripts/setup.sh build

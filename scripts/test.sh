@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change goes in; `make test` and `.ci/run` call it.
 #
-# Parts: format, lints, documentation, packages, bare-metal builds, tests, examples, virtual machines.
+# Parts: tidiness, format, lints, documentation, packages, bare-metal builds, tests, examples, virtual machines.
 # `scripts/test.sh PART…` runs only some of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,6 +16,11 @@ readonly bare_frame_max=2048
 readonly program_seconds_max=1200
 # Directories of the test programs that compute for minutes.
 readonly computing='/crates/\(sim\|canary-sim\|bench\) '
+
+# The rule book of the workspace, crates/tidy/tidy.toml. First: it takes seconds.
+part_tidy() {
+  cargo run --quiet -p coulter-tidy
+}
 
 part_format() {
   cargo fmt --all -- --check
@@ -141,7 +146,7 @@ part_vm() {
 }
 
 parts=("$@")
-((${#parts[@]})) || parts=(format lint docs packages bare tests examples vm)
+((${#parts[@]})) || parts=(tidy format lint docs packages bare tests examples vm)
 for part in "${parts[@]}"; do
   echo "== $part" >&2
   "part_$part"
