@@ -50,6 +50,9 @@ fn scene_for(mistake: Canary) -> fn() {
     match mistake {
         Canary::NodeByPath => scenes::file_unlinked_while_it_is_open,
         Canary::CookieByIndex => scenes::directory_emptied_while_it_is_listed,
+        Canary::EndsWhileOut => common::full::writers_that_meet_a_full_file_system,
+        Canary::OwnBufferGivenBack => common::errors::every_operation_with_every_error,
+        Canary::PassingErrorStays => common::errors::metadata_that_cannot_be_read_once,
         _ => cut_all,
     }
 }

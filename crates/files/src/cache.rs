@@ -60,8 +60,14 @@ pub(crate) struct Cache {
     attempt: u64,
     saved: Vec<Saved>,
     spare: Vec<Box<Block>>,
+    /// Slots that were marked as changed since the last set. Some are there twice, or not changed any more.
+    changed: Vec<usize>,
+    /// How many of them there were before the step.
+    changed_before: usize,
     dirty: usize,
     damaged: Vec<u64>,
+    /// A block that could not be read just now, and the error number.
+    failed_load: Option<(u64, i32)>,
 }
 
 impl Cache {
@@ -75,8 +81,11 @@ impl Cache {
             attempt: 1,
             saved: Vec::new(),
             spare: Vec::new(),
+            changed: Vec::new(),
+            changed_before: 0,
             dirty: 0,
             damaged: Vec::new(),
+            failed_load: None,
         }
     }
 
@@ -88,7 +97,10 @@ impl Cache {
                 Ok(&slot.data)
             }
             None if self.damaged.contains(&block) => Err(Stop::Errno(libc::EIO)),
-            None => Err(Stop::Miss(block, role)),
+            None => match self.failed_load {
+                Some((failed, errno)) if failed == block => Err(Stop::Errno(errno)),
+                _ => Err(Stop::Miss(block, role)),
+            },
         }
     }
 
@@ -97,12 +109,8 @@ impl Cache {
         self.read(block, role)?;
         let place = self.places[&block];
         self.save(place);
-        let slot = &mut self.slots[place];
-        if !slot.dirty {
-            slot.dirty = true;
-            self.dirty += 1;
-        }
-        Ok(&mut slot.data)
+        self.mark(place);
+        Ok(&mut self.slots[place].data)
     }
 
     /// A block that holds nothing yet.
@@ -113,12 +121,15 @@ impl Cache {
             None => self.place_for(block, Box::new([0; BLOCK_SIZE])),
         };
         self.save(place);
-        let slot = &mut self.slots[place];
-        if !slot.dirty {
-            slot.dirty = true;
+        self.mark(place);
+        &mut self.slots[place].data
+    }
+
+    fn mark(&mut self, place: usize) {
+        if !std::mem::replace(&mut self.slots[place].dirty, true) {
             self.dirty += 1;
+            self.changed.push(place);
         }
-        &mut slot.data
     }
 
     /// The block is free: what it holds is not to be written.
@@ -142,6 +153,15 @@ impl Cache {
         self.place_for(block, copy);
     }
 
+    /// A block could not be read. Until [`Cache::forget_failed_load`] it fails all that want it.
+    pub(crate) fn handle_failed_load(&mut self, block: u64, errno: i32) {
+        self.failed_load = Some((block, errno));
+    }
+
+    pub(crate) fn forget_failed_load(&mut self) {
+        self.failed_load = None;
+    }
+
     /// A block cannot be had.
     pub(crate) fn handle_damaged(&mut self, block: u64) {
         if !self.damaged.contains(&block) {
@@ -157,6 +177,7 @@ impl Cache {
     pub(crate) fn begin(&mut self) {
         assert!(self.saved.is_empty(), "steps do not nest");
         self.attempt += 1;
+        self.changed_before = self.changed.len();
     }
 
     /// The step stands.
@@ -169,13 +190,21 @@ impl Cache {
     /// The step never was.
     pub(crate) fn roll_back(&mut self) {
         self.attempt += 1;
+        self.changed.truncate(self.changed_before);
         let saved = std::mem::take(&mut self.saved);
         self.saved = self.put_away(saved, |cache, saved| {
             let slot = &mut cache.slots[saved.slot];
             std::mem::swap(&mut slot.data, &mut saved.before);
-            if slot.dirty != saved.was_dirty {
-                slot.dirty = saved.was_dirty;
-                cache.dirty = if saved.was_dirty { cache.dirty + 1 } else { cache.dirty - 1 };
+            match (slot.dirty, saved.was_dirty) {
+                (true, false) => {
+                    slot.dirty = false;
+                    cache.dirty -= 1;
+                }
+                (false, true) => {
+                    slot.dirty = true;
+                    cache.dirty += 1;
+                }
+                _ => {}
             }
         });
     }
@@ -210,10 +239,12 @@ impl Cache {
     /// Hands every changed block to `each`, in the order of their numbers; they are being written then.
     pub(crate) fn take_dirty(&mut self, mut each: impl FnMut(u64, &Block)) -> Vec<u64> {
         assert!(self.saved.is_empty(), "a set is taken between steps");
-        let dirty = self.slots.iter().filter(|slot| slot.dirty);
-        let mut blocks: Vec<u64> = dirty.map(|slot| slot.block).collect();
-        assert!(blocks.len() == self.dirty, "changed blocks are counted");
+        let marked = self.changed.drain(..).map(|place| &self.slots[place]);
+        let mut blocks: Vec<u64> =
+            marked.filter(|slot| slot.dirty).map(|slot| slot.block).collect();
         blocks.sort_unstable();
+        blocks.dedup();
+        assert!(blocks.len() == self.dirty, "changed blocks are counted");
         for block in &blocks {
             let slot = &mut self.slots[self.places[block]];
             each(*block, &slot.data);

@@ -30,11 +30,17 @@ pub enum Canary {
     CookieByIndex,
     /// A block that becomes zero by a discard is read while the discard is out.
     ZerosReadEarly,
+    /// An operation that fails in its second step ends while data of its first is out.
+    EndsWhileOut,
+    /// A buffer that an operation made for itself goes back as the request's.
+    OwnBufferGivenBack,
+    /// A block of metadata counts as damaged after any error of a read.
+    PassingErrorStays,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 7] = [
+    pub const ALL: [Canary; 10] = [
         Canary::FreedReusedEarly,
         Canary::DataAfterSet,
         Canary::DiscardBeforeSet,
@@ -42,6 +48,9 @@ impl Canary {
         Canary::NodeByPath,
         Canary::CookieByIndex,
         Canary::ZerosReadEarly,
+        Canary::EndsWhileOut,
+        Canary::OwnBufferGivenBack,
+        Canary::PassingErrorStays,
     ];
 }
 

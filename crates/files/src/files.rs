@@ -71,6 +71,13 @@ pub fn read_span(offset: u64, length: u32) -> usize {
     ((end.div_ceil(BLOCK_SIZE as u64) - first) as usize) * BLOCK_SIZE
 }
 
+/// A task that waits for a command: its place, and which of the tasks that had it.
+#[derive(Clone, Copy)]
+pub(crate) struct Ticket {
+    task: usize,
+    generation: u64,
+}
+
 /// What a command that is out was for.
 pub(crate) enum Pending {
     Superblock,
@@ -80,11 +87,11 @@ pub(crate) enum Pending {
     },
     /// A piece of data for a task.
     Fetch {
-        task: usize,
+        ticket: Ticket,
         block: u64,
     },
     Data {
-        task: usize,
+        ticket: Ticket,
         sequence: u64,
     },
     /// Data that was gathered, whose writers are answered.
@@ -138,6 +145,8 @@ pub struct Files {
     options: Options,
     volume_blocks: u64,
     pub(crate) tasks: Vec<Option<Task>>,
+    /// How many tasks each place has had.
+    generations: Vec<u64>,
     idle_tasks: Vec<usize>,
     pub(crate) ready: VecDeque<usize>,
     waiting_for_blocks: BlockMap<Vec<usize>>,
@@ -174,6 +183,7 @@ impl Files {
             options,
             volume_blocks,
             tasks: Vec::new(),
+            generations: Vec::new(),
             idle_tasks: Vec::new(),
             ready: VecDeque::new(),
             waiting_for_blocks: BlockMap::default(),
@@ -275,12 +285,12 @@ impl Files {
             return;
         }
         let work = Work::of(request);
-        if self.read_only() && work.changes_something() {
-            let buffer = work.into_buffer();
-            self.responses.push_back(Response { id, result: Err(libc::EROFS), buffer });
+        let task = Task::new(Some(id), work, now);
+        if self.read_only() && task.work.changes_something() {
+            self.responses.extend(task.answer(Err(libc::EROFS)));
             return;
         }
-        let task = self.add_task(Some(id), work, now);
+        let task = self.add_task(task);
         self.ready.push_back(task);
         self.run_ready();
     }
@@ -319,7 +329,7 @@ impl Files {
         let since = *self.unflushed_since_ns.get_or_insert(now_ns);
         if now_ns.saturating_sub(since) >= FLUSH_AGE_MAX_NS {
             self.unflushed_since_ns = Some(now_ns);
-            let task = self.add_task(None, Work::Sync(None), Time::default());
+            let task = self.add_task(Task::of_itself(Work::Sync(None)));
             self.ready.push_back(task);
             self.run_ready();
         }
@@ -352,23 +362,22 @@ impl Files {
         match pending {
             Pending::Superblock => self.handle_superblock(result, &buffer),
             Pending::Load { block, role } => self.handle_load(block, role, result, &buffer),
-            Pending::Fetch { task, block } => {
+            Pending::Fetch { ticket, block } => {
                 self.traffic.remove(id);
-                let owner = self.tasks[task].as_mut().expect("it waits");
-                owner.old.push((block, buffer));
-                self.handle_piece(task, result);
+                self.owner(ticket).old.push((block, buffer));
+                self.handle_piece(ticket, result);
             }
-            Pending::Data { task, sequence } => {
+            Pending::Data { ticket, sequence } => {
                 self.traffic.remove(id);
                 self.order.complete(sequence, result.is_ok());
                 self.note_failure(result);
-                let owner = self.tasks[task].as_mut().expect("it waits");
+                let owner = self.owner(ticket);
                 if let Work::Write(write) = &mut owner.work
                     && write.payload.is_empty()
                 {
                     write.payload = buffer;
                 }
-                self.handle_piece(task, result);
+                self.handle_piece(ticket, result);
             }
             Pending::Gathered { sequence } => {
                 self.order.complete(sequence, result.is_ok());
@@ -395,6 +404,10 @@ impl Files {
         }
         self.pump_flush();
         self.run_ready();
+        if let State::Running(tree) = &mut self.state {
+            // Everyone that waited for it was told.
+            tree.cache.forget_failed_load();
+        }
     }
 
     fn handle_superblock(&mut self, result: Result<(), IoError>, buffer: &[u8]) {
@@ -409,7 +422,7 @@ impl Files {
                 self.state = State::Running(Box::new(Tree::new(cache, superblock)));
                 self.known.insert(ROOT_INODE, Known { lookups: 1, is_dying: false });
                 if !self.options.read_only {
-                    let task = self.add_task(None, Work::FindOrphans, Time::default());
+                    let task = self.add_task(Task::of_itself(Work::FindOrphans));
                     self.ready.push_front(task);
                 }
             }
@@ -424,20 +437,36 @@ impl Files {
         match result {
             Ok(()) if is_sound => tree.cache.handle_loaded(block, data),
             // It may have become something else meanwhile; then nobody asks for it again.
-            _ => tree.cache.handle_damaged(block),
+            Ok(()) | Err(IoError::Corrupt) => tree.cache.handle_damaged(block),
+            // That may pass: the next operation asks for it again.
+            Err(IoError::Failed(_)) if sings(Canary::PassingErrorStays) => {
+                tree.cache.handle_damaged(block);
+            }
+            Err(IoError::Failed(errno)) => tree.cache.handle_failed_load(block, errno),
         }
         let waiting = self.waiting_for_blocks.remove(&block).unwrap_or_default();
         self.ready.extend(waiting);
     }
 
-    fn handle_piece(&mut self, task: usize, result: Result<(), IoError>) {
-        let owner = self.tasks[task].as_mut().expect("it waits");
+    /// The task that a command is out for.
+    fn owner(&mut self, ticket: Ticket) -> &mut Task {
+        let Ticket { task, generation } = ticket;
+        assert_eq!(self.generations[task], generation, "no task ends while something of it is out");
+        self.tasks[task].as_mut().expect("it waits")
+    }
+
+    pub(crate) fn ticket(&self, task: usize) -> Ticket {
+        Ticket { task, generation: self.generations[task] }
+    }
+
+    fn handle_piece(&mut self, ticket: Ticket, result: Result<(), IoError>) {
+        let owner = self.owner(ticket);
         owner.out -= 1;
         if let Err(error) = result {
             owner.failed.get_or_insert(error.errno());
         }
         if owner.out == 0 {
-            self.ready.push_back(task);
+            self.ready.push_back(ticket.task);
         }
         self.ready.extend(self.waiting_for_traffic.drain(..));
     }
@@ -469,15 +498,16 @@ impl Files {
         }
     }
 
-    fn add_task(&mut self, request: Option<u64>, work: Work, now: Time) -> usize {
-        let task = Task { request, now, work, out: 0, failed: None, old: Vec::new(), reply: None };
+    fn add_task(&mut self, task: Task) -> usize {
         match self.idle_tasks.pop() {
             Some(id) => {
                 self.tasks[id] = Some(task);
+                self.generations[id] += 1;
                 id
             }
             None => {
                 self.tasks.push(Some(task));
+                self.generations.push(0);
                 self.tasks.len() - 1
             }
         }
@@ -497,7 +527,8 @@ impl Files {
     pub(crate) fn fetch(&mut self, id: usize, task: &mut Task, run: Run, buffer: Buffer) {
         self.counters.data_blocks_read += run.count;
         let command = Command::Read { block: run.block, buffer };
-        let io = self.push_io(command, Pending::Fetch { task: id, block: run.block });
+        let pending = Pending::Fetch { ticket: self.ticket(id), block: run.block };
+        let io = self.push_io(command, pending);
         self.traffic.add_read(io, run);
         task.out += 1;
     }
@@ -514,6 +545,9 @@ impl Files {
                 continue;
             }
             let progress = match self.state {
+                _ if task.ending.is_some() => {
+                    task.ending.take().map_or(Progress::Waits, Progress::Ends)
+                }
                 State::Refused(errno) => Progress::Ends(Err(errno)),
                 _ if self.failed.is_some() && task.work.changes_something() => {
                     Progress::Ends(Err(libc::EROFS))
@@ -526,13 +560,15 @@ impl Files {
                     self.tasks[id] = Some(task);
                     self.ready.push_back(id);
                 }
+                Progress::Ends(result) if task.out > 0 && !sings(Canary::EndsWhileOut) => {
+                    assert!(result.is_err(), "what succeeds has nothing out");
+                    task.ending = Some(result);
+                    self.tasks[id] = Some(task);
+                }
                 Progress::Ends(result) => {
                     self.unlock(id);
                     self.idle_tasks.push(id);
-                    if let Some(request) = task.request {
-                        let buffer = task.into_buffer(result.is_err());
-                        self.responses.push_back(Response { id: request, result, buffer });
-                    }
+                    self.responses.extend(task.answer(result));
                 }
             }
         }
@@ -675,7 +711,7 @@ impl Files {
         if self.read_only() {
             return;
         }
-        let task = self.add_task(None, Work::Reap(inode), Time::default());
+        let task = self.add_task(Task::of_itself(Work::Reap(inode)));
         self.ready.push_back(task);
     }
 }

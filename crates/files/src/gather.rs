@@ -137,7 +137,8 @@ impl Files {
         }
         self.submit_gathered();
         let sequence = self.order.issue(false);
-        let io = self.push_io(command(runs, buffer), Pending::Data { task: id, sequence });
+        let pending = Pending::Data { ticket: self.ticket(id), sequence };
+        let io = self.push_io(command(runs, buffer), pending);
         runs.iter().for_each(|run| self.traffic.add_write(io, *run));
         task.out += 1;
         None

@@ -1,6 +1,7 @@
 //! Operations under way.
 
-use crate::files::read_span;
+use crate::canary::{Canary, sings};
+use crate::files::{Response, read_span};
 use crate::request::{AllocateMode, Changes, Reply, Request};
 use coulter::buffer::Buffer;
 use coulter_format::files::Time;
@@ -19,19 +20,53 @@ pub(crate) struct Task {
     pub(crate) old: Vec<(u64, Buffer)>,
     /// The answer, while that has to wait.
     pub(crate) reply: Option<Reply>,
+    /// How it ends once nothing of it is out.
+    pub(crate) ending: Option<Result<Reply, i32>>,
+    /// Capacity of the buffer that came with the request, and goes back with the answer.
+    lent: Option<usize>,
 }
 
 impl Task {
-    /// The buffer of the request, if it failed.
-    pub(crate) fn into_buffer(mut self, has_failed: bool) -> Buffer {
-        if !has_failed {
-            return Buffer::empty();
+    pub(crate) fn new(request: Option<u64>, work: Work, now: Time) -> Task {
+        let lent = work.lent();
+        let old = Vec::new();
+        Task { request, now, work, out: 0, failed: None, old, reply: None, ending: None, lent }
+    }
+
+    /// What the file system does unasked.
+    pub(crate) fn of_itself(work: Work) -> Task {
+        Task::new(None, work, Time::default())
+    }
+
+    /// The answer to the request, if there was one. What the task made for itself is freed here.
+    pub(crate) fn answer(mut self, mut result: Result<Reply, i32>) -> Option<Response> {
+        let id = self.request?;
+        let mut buffer = Buffer::empty();
+        match (&mut result, self.lent) {
+            (Err(_), Some(_)) => buffer = self.take_lent(),
+            (Err(_), None) if sings(Canary::OwnBufferGivenBack) => buffer = self.take_lent(),
+            (Ok(Reply::Written(_, own)), None) => *own = Buffer::empty(),
+            _ => {}
         }
-        let buffer = match self.reply.take() {
-            Some(Reply::Written(_, buffer)) => buffer,
-            _ => self.work.into_buffer(),
+        let given = match &result {
+            Ok(Reply::Data(buffer, _) | Reply::Written(_, buffer)) => buffer.capacity(),
+            _ => buffer.capacity(),
+        };
+        let is_right = given == self.lent.unwrap_or(0) || sings(Canary::OwnBufferGivenBack);
+        assert!(is_right, "a request gets its own buffer back, and no other");
+        Some(Response { id, result, buffer })
+    }
+
+    /// The buffer of a request that failed, from where it is by now.
+    fn take_lent(&mut self) -> Buffer {
+        let buffer = match (self.reply.take(), &mut self.work) {
+            (Some(Reply::Written(_, buffer)), _) => buffer,
+            (_, Work::Read(read)) => std::mem::take(&mut read.buffer),
+            (_, Work::Write(write)) => std::mem::take(&mut write.payload),
+            _ => Buffer::empty(),
         };
         match self.old.pop() {
+            // A read of one piece goes right into it.
             Some((_, piece)) if buffer.capacity() == 0 => piece,
             _ => buffer,
         }
@@ -115,12 +150,12 @@ impl Work {
         }
     }
 
-    /// The buffer that came with the request.
-    pub(crate) fn into_buffer(self) -> Buffer {
+    /// Capacity of the buffer that came with the request, before anything was done.
+    fn lent(&self) -> Option<usize> {
         match self {
-            Work::Read(read) if read.copy_to.is_none() => read.buffer,
-            Work::Write(write) => write.payload,
-            _ => Buffer::empty(),
+            Work::Read(read) if read.copy_to.is_none() => Some(read.buffer.capacity()),
+            Work::Write(write) => Some(write.payload.capacity()),
+            _ => None,
         }
     }
 

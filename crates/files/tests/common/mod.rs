@@ -7,6 +7,8 @@
 
 pub mod ace;
 pub mod engine;
+pub mod errors;
+pub mod full;
 pub mod model;
 pub mod power;
 pub mod scenes;
@@ -17,7 +19,7 @@ use coulter_files::{
     Attributes, BLOCK_SIZE, Change, Command, CreateOptions, Files, Io, IoError, Name, NewNode,
     Options, ROOT, Reply, Request, Time, create, read_span,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 pub type Block = [u8; BLOCK_SIZE];
@@ -156,9 +158,20 @@ pub struct InMemory {
     pub volume: Volume,
     out: Vec<Out>,
     random: Random,
-    /// A block that cannot be read, and the reads of it.
+    /// A block that cannot be read.
     damaged: Option<u64>,
-    failed: BTreeSet<u32>,
+    /// What fails from now on.
+    pub fails: Option<Fails>,
+    /// Commands that are out and will fail.
+    failed: BTreeMap<u32, IoError>,
+}
+
+/// Commands that fail, all of a kind.
+#[derive(Clone, Copy, Debug)]
+pub enum Fails {
+    Reads(IoError),
+    Writes(IoError),
+    Flushes(IoError),
 }
 
 /// A mounted file system.
@@ -168,6 +181,13 @@ pub struct Mount<B: Backend = InMemory> {
     next: u64,
     pub now: Time,
     answers: BTreeMap<u64, Result<Reply, i32>>,
+    /// Where the buffers of requests are that were not answered.
+    lent: BTreeMap<u64, usize>,
+}
+
+/// Where a buffer's memory is; 0 if it has none.
+fn address(buffer: &mut Buffer) -> usize {
+    if buffer.capacity() == 0 { 0 } else { buffer.as_mut_pointer() as usize }
 }
 
 pub fn name(text: &str) -> Name {
@@ -176,8 +196,8 @@ pub fn name(text: &str) -> Name {
 
 impl InMemory {
     pub fn new(volume: Volume, seed: u64) -> InMemory {
-        let failed = BTreeSet::new();
-        InMemory { volume, out: Vec::new(), random: Random::new(seed), damaged: None, failed }
+        let (random, failed) = (Random::new(seed), BTreeMap::new());
+        InMemory { volume, out: Vec::new(), random, damaged: None, fails: None, failed }
     }
 }
 
@@ -255,11 +275,19 @@ impl Backend for InMemory {
                 (Kind::Write(0), buffer)
             }
         };
+        self.failed.remove(&id);
+        match (&kind, self.fails) {
+            (Kind::Read(_), Some(Fails::Reads(error)))
+            | (Kind::Write(_), Some(Fails::Writes(error)))
+            | (Kind::Flush, Some(Fails::Flushes(error))) => {
+                self.failed.insert(id, error);
+            }
+            _ => {}
+        }
         if let Kind::Read(first) = kind {
             let blocks = first..first + (buffer.len() / BLOCK_SIZE) as u64;
-            self.failed.remove(&id);
             if self.damaged.is_some_and(|damaged| blocks.contains(&damaged)) {
-                self.failed.insert(id);
+                self.failed.insert(id, IoError::Corrupt);
             }
             self.assert_settled(first, (buffer.len() / BLOCK_SIZE) as u64);
         }
@@ -275,7 +303,7 @@ impl Backend for InMemory {
     }
 
     fn result(&self, io: u32) -> Result<(), IoError> {
-        if self.failed.contains(&io) { Err(IoError::Corrupt) } else { Ok(()) }
+        self.failed.get(&io).map_or(Ok(()), |error| Err(*error))
     }
 
     /// A read completes, or the oldest write.
@@ -337,6 +365,7 @@ impl<B: Backend> Mount<B> {
             next: 0,
             now: Time { seconds: 1000, nanoseconds: 0 },
             answers: BTreeMap::new(),
+            lent: BTreeMap::new(),
         };
         mount.settle();
         mount
@@ -346,7 +375,13 @@ impl<B: Backend> Mount<B> {
         while let Some(io) = self.files.poll_io() {
             self.backend.submit(io);
         }
-        while let Some(response) = self.files.poll_response() {
+        while let Some(mut response) = self.files.poll_response() {
+            let given = match &mut response.result {
+                Ok(Reply::Data(buffer, _) | Reply::Written(_, buffer)) => address(buffer),
+                _ => address(&mut response.buffer),
+            };
+            let lent = self.lent.remove(&response.id).expect("a request is answered once");
+            assert_eq!(given, lent, "request {} gets its own buffer back", response.id);
             self.answers.insert(response.id, response.result);
         }
     }
@@ -364,12 +399,30 @@ impl<B: Backend> Mount<B> {
         }
     }
 
-    pub fn submit(&mut self, request: Request) -> u64 {
+    pub fn submit(&mut self, mut request: Request) -> u64 {
         self.next += 1;
+        let lent = match &mut request {
+            Request::Read { buffer, .. } | Request::Write { buffer, .. } => address(buffer),
+            _ => 0,
+        };
+        self.lent.insert(self.next, lent);
         self.now.nanoseconds = (self.now.nanoseconds + 1000) % 1_000_000_000;
         self.files.handle_request(self.next, request, self.now);
         self.poll();
         self.next
+    }
+
+    /// Something completes, if anything is out.
+    pub fn complete_one(&mut self) {
+        if let Some((io, buffer)) = self.backend.complete() {
+            self.files.handle_completion(io, self.backend.result(io), buffer);
+        }
+        self.poll();
+    }
+
+    /// The answer to a request, if there is one yet.
+    pub fn answer(&mut self, id: u64) -> Option<Result<Reply, i32>> {
+        self.answers.remove(&id)
     }
 
     pub fn wait(&mut self, id: u64) -> Result<Reply, i32> {
