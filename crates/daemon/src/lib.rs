@@ -51,6 +51,7 @@ pub mod moving;
 mod notify;
 pub mod opening;
 mod outside;
+mod panics;
 pub mod points;
 mod protect;
 pub mod reclaim;

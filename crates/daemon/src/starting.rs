@@ -11,6 +11,7 @@ use crate::handover;
 use crate::job::Job;
 use crate::liveness::Liveness;
 use crate::outside::Outside;
+use crate::panics;
 use crate::points;
 use crate::requests::Requests;
 use crate::scrapes::{self, Port};
@@ -161,6 +162,7 @@ impl<'a> Starting<'a> {
 
     fn attach(&mut self) -> Result<(), Error> {
         let service = opened(&self.backing).service();
+        panics::end_the_process_from_now_on();
         let point = match self.descriptor.take() {
             None => AttachPoint::start(self.state, self.job, self.entry, service),
             Some(descriptor) => {
