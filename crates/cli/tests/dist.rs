@@ -98,14 +98,23 @@ fn the_mount_helper_tells_its_own_options_from_those_of_the_file_system() {
     assert!(helper(&["-o", "ro", "/a", "/mnt"]).contains("usage"), "mount(8) never asks so");
     let own = sandbox.path("mount.fuse.coulter");
     std::fs::copy(dist("mount/mount.coulter"), &own).expect("the directory is writable");
-    let own = Command::new(own)
-        .args(["/a", "/mnt", "-o", "noatime,coulter.cache=back,nosuid,nofail"])
-        .env("COULTER", echo(&sandbox))
-        .output();
+    std::fs::copy(echo(&sandbox), sandbox.path("mount")).expect("the directory is writable");
+    let path = format!("{}:/usr/bin:/bin", sandbox.path(".").display());
+    let own = |options: &str| {
+        let mut command = Command::new(&own);
+        command.args(["/a", "/mnt", "-o", options]).env("COULTER", echo(&sandbox));
+        said(&command.env("PATH", &path).output().expect("it can be run"))
+    };
     assert_eq!(
-        said(&own.expect("it can be run")),
+        own("noatime,coulter.cache=back,nosuid,nofail"),
         "<fs><mount><--cache=back><--options><rw,nosuid><--></a></mnt>"
     );
+    assert_eq!(
+        own("remount,ro,relatime"),
+        "<-i><--options-mode><ignore><-o><remount,rw,ro><--></mnt>",
+        "the kernel does it, whatever fstab and the mount table say"
+    );
+    assert!(own("strictatime").contains("access times are not kept"));
     let helper = Command::new(dist("mount/umount.coulter"))
         .args(["/mnt", "-v"])
         .env("COULTER", echo(&sandbox))
