@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Block, Mount, Volume};
-use coulter_check::files::{Finding, check, rescue};
-use coulter_files::ROOT;
+use coulter_check::files::{Finding, check, check_data, rescue};
+use coulter_files::{ROOT, Request, XattrMode};
 use coulter_format::files::{Key, Kind, Node, Superblock, node, space};
 
 const FILES: u64 = 260;
@@ -102,6 +102,64 @@ fn leaves_that_a_damaged_node_led_to_are_rescued() {
         }
     }
     assert!(node::check(&volume.block(superblock.root), superblock.root).is_ok());
+}
+
+#[test]
+fn each_damaged_block_of_a_file_is_found_only_if_data_is_read() {
+    let volume = tree();
+    let whole = rescue(&mut |block| Ok::<_, ()>(volume.block(block)), volume.block_count);
+    for (inode, rescued) in whole.inodes.iter().filter(|(inode, _)| *inode % 17 == 0) {
+        for (first, extent) in &rescued.extents {
+            let damaged = extent.block;
+            let mut read = |block| if block == damaged { Err(()) } else { Ok(volume.block(block)) };
+            let mut report = check(&mut read, volume.block_count);
+            assert!(report.is_sound());
+            check_data(&mut read, &mut report, &mut || {});
+            let (inode, block, count) = (*inode, *first, 1);
+            assert_eq!(report.findings, [Finding::Data { inode, block, count }]);
+            assert_eq!(report.counters.data_blocks_read, report.counters.data_blocks);
+        }
+    }
+}
+
+/// What is lost with a leaf is told of each file that it belongs to.
+#[test]
+fn what_a_lost_leaf_held_is_told_of_every_file() {
+    let mut mount = Mount::new(16_384, 2000, 1);
+    for number in 0..40 {
+        let file = mount.create(&format!("file{number}")).unwrap();
+        for block in 0..12 {
+            // With holes between, so that each has an extent.
+            mount.write(file, block * 3 * 4096, &[number as u8; 4096]).unwrap();
+        }
+        for (attribute, size) in [("user.short", 100), ("user.long", 9000)] {
+            let (name, value) = (common::name(attribute), vec![1; size].into());
+            let (mode, kills_set_gid) = (XattrMode::Any, false);
+            let request = Request::SetXattr { inode: file, name, value, mode, kills_set_gid };
+            mount.run(request).unwrap();
+        }
+    }
+    mount.sync();
+    mount.settle();
+    let volume = mount.volume().clone();
+    let whole = rescue(&mut |block| Ok::<_, ()>(volume.block(block)), volume.block_count);
+    assert!(whole.inodes.values().all(|rescued| rescued.lost_blocks() == 0));
+    for damaged in nodes(&volume) {
+        let mut read = |block| if block == damaged { Err(()) } else { Ok(volume.block(block)) };
+        let rescued = rescue(&mut read, volume.block_count);
+        for (number, found) in &rescued.inodes {
+            let expected = &whole.inodes[number];
+            let lacks_blocks = found.extents != expected.extents;
+            assert!(found.inode.is_none() || lacks_blocks == (found.lost_blocks() > 0), "{number}");
+            let lacks = found.attributes != expected.attributes;
+            let is_told = !found.incomplete.is_empty() || rescued.may_lack_attributes(*number);
+            assert!(!lacks || is_told, "node {damaged}: attributes of {number} are lost untold");
+            assert!(found.attributes.iter().all(|one| expected.attributes.contains(one)));
+        }
+        let told = rescued.inodes.keys().filter(|number| rescued.may_lack_attributes(**number));
+        let is_leaf = Node(&volume.block(damaged)).level() == 0;
+        assert!(told.count() <= if is_leaf { 4 } else { 40 }, "only what may be lost is told");
+    }
 }
 
 /// Mounts the volume with a node that the volume gives as damaged.

@@ -13,7 +13,7 @@ const DIRECTORY: u32 = 0o040_000;
 const SYMLINK: u32 = 0o120_000;
 
 /// What there is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[expect(missing_docs, reason = "named after what they count")]
 pub struct Counters {
     pub nodes: u64,
@@ -25,13 +25,14 @@ pub struct Counters {
     pub attributes: u64,
     pub orphans: u64,
     pub free_blocks: u64,
+    pub data_blocks_read: u64,
 }
 
 /// Blocks, one bit each.
 pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
-    fn new(count: u64) -> Bits {
+    pub(super) fn new(count: u64) -> Bits {
         Bits(vec![0; count.div_ceil(64) as usize])
     }
 

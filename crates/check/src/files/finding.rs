@@ -9,6 +9,7 @@ use std::fmt;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the text of each says what its fields are")]
 pub enum Finding {
+    Data { inode: u64, block: u64, count: u64 },
     Superblock { corrupt: Corrupt },
     Truncated { blocks: u64, volume: u64 },
     Unreadable { block: u64 },
@@ -47,6 +48,9 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Finding::*;
         match *self {
+            Data { inode, block, count } => {
+                write!(f, "inode {inode}: {count} blocks from its block {block} on cannot be read")
+            }
             Superblock { corrupt } => write!(f, "block 0: {corrupt}"),
             Truncated { blocks, volume } => {
                 write!(f, "the file system has {blocks} blocks, the volume only {volume}")

@@ -9,12 +9,14 @@
 //! - A damaged node costs what lies below it: it is named, and the rest is looked at all the same.
 //! - Memory: two bits for each block, and about 150 bytes for each inode.
 
+mod data;
 mod dump;
 mod facts;
 mod finding;
 mod rescue;
 mod walk;
 
+pub use data::check_data;
 pub use dump::dump;
 pub use facts::Counters;
 pub use finding::Finding;

@@ -23,6 +23,7 @@ use coulter_daemon::{launch, service};
 use coulter_files::{CreateOptions, Time};
 use coulter_system::mounts;
 use coulter_terminal::{Report as Told, Size};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -146,15 +147,33 @@ enum Cache {
 
 /// Check a file system for faults, read-only.
 ///
-/// Every node, name, inode and block is compared with every other one that speaks of the same thing. It
-/// must not be mounted. Ends with 1 if anything is wrong. `coulter check` looks at the store below.
+/// Every node, name, inode and reference to a block is compared with every other one that speaks of the same
+/// thing. Data is read only with --data. It must not be mounted. Ends with 1 if anything is wrong. `coulter
+/// check` looks at the store below.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter fs check disk.img")]
+  coulter fs check disk.img                names, attributes and places of data
+  coulter fs check disk.img --data         and every block of every file")]
 struct Check {
     /// Store with the file system
     path: PathBuf,
+
+    /// Read every block of every file and compare its checksum
+    #[arg(long)]
+    data: bool,
+
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `check --json` prints.
+#[derive(Serialize)]
+struct Findings<'a> {
+    findings: Vec<String>,
+    findings_omitted: u64,
+    counters: &'a files::Counters,
 }
 
 /// Print every item of a file system's tree.
@@ -418,24 +437,44 @@ impl Check {
     fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
         let volume = open(&self.path, state)?;
         let blocks = volume.size() / BLOCK_SIZE as u64;
-        let report = files::check(&mut |block| read_block(&volume, block), blocks);
-        for finding in &report.findings {
-            terminal::print(&finding.to_string())?;
+        let mut read = |block| read_block(&volume, block);
+        let mut report = files::check(&mut read, blocks);
+        if self.data {
+            let bar = terminal::progress("data", report.counters.data_blocks);
+            files::check_data(&mut read, &mut report, &mut || bar.inc(1));
+            bar.finish_and_clear();
         }
-        if report.findings_omitted > 0 {
-            terminal::print(&format!("… and {} more", report.findings_omitted))?;
-        }
+        self.print(&report)?;
         if report.is_sound() {
-            return self.tell_sound(&report);
+            return Ok(());
         }
         let count = report.findings.len() as u64 + report.findings_omitted;
         Err(told("found faults in the file system of", &self.path, format!("{count} in all")))
     }
 
+    fn print(&self, report: &Report) -> Result<(), CliError> {
+        let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+        if self.json {
+            let (findings_omitted, counters) = (report.findings_omitted, &report.counters);
+            return terminal::print_json(&Findings { findings, findings_omitted, counters });
+        }
+        for finding in &findings {
+            terminal::print(finding)?;
+        }
+        if report.findings_omitted > 0 {
+            terminal::print(&format!("… and {} more", report.findings_omitted))?;
+        }
+        if report.is_sound() { self.tell_sound(report) } else { Ok(()) }
+    }
+
     fn tell_sound(&self, report: &Report) -> Result<(), CliError> {
         let counters = &report.counters;
+        let data = match self.data {
+            true => format!("{} data blocks compared", counters.data_blocks_read),
+            false => "data not read (--data does that)".to_owned(),
+        };
         terminal::print(&format!(
-            "{GREEN}sound{GREEN:#}: {} inodes, {} of them directories, {} names, {} in files, {} free",
+            "{GREEN}sound{GREEN:#}: {} inodes, {} of them directories, {} names, {} in files, {} free, {data}",
             counters.inodes,
             counters.directories,
             counters.names,

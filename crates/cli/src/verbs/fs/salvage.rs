@@ -275,12 +275,13 @@ impl Out<'_> {
         if self.is_linked(&path, number) {
             return;
         }
+        let lost_extents = rescued.lost_blocks();
         let written = File::create_new(&path).and_then(|file| {
             let lost = write_content(&file, inode.size, rescued, read)?;
             file.set_len(inode.size)?;
             Ok(lost)
         });
-        match written {
+        match written.map(|lost| lost + lost_extents) {
             Ok(0) => {}
             Ok(lost) => {
                 self.blame(&path, &format!("{lost} of its blocks are lost and read as zeros"))
@@ -295,6 +296,7 @@ impl Out<'_> {
     /// Owner, permissions, attributes and times, as far as the user may set them.
     fn dress(&mut self, path: &Path, number: u64) {
         let Some(rescued) = self.found.inodes.get(&number) else { return };
+        self.tell_lost_attributes(path, number, rescued);
         let Some(inode) = rescued.inode else { return };
         let here = nix::fcntl::AT_FDCWD;
         let (uid, gid) = (Uid::from_raw(inode.uid), Gid::from_raw(inode.gid));
@@ -320,6 +322,24 @@ impl Out<'_> {
         dressed = dressed.and(utimensat(here, path, &times.0, &times.1, flags));
         if let Err(error) = dressed {
             self.blame(path, &error);
+        }
+    }
+
+    fn tell_lost_attributes(&mut self, path: &Path, number: u64, rescued: &Rescued) {
+        for name in &rescued.incomplete {
+            match name.is_empty() {
+                true => self.blame(path, &"an extended attribute of it is lost"),
+                false => {
+                    let name = OsStr::from_bytes(name).display();
+                    self.blame(path, &format!("its extended attribute {name} is lost"));
+                }
+            }
+        }
+        for what in rescued.lost_lists() {
+            self.blame(path, &format!("its {what} is lost"));
+        }
+        if self.found.may_lack_attributes(number) {
+            self.blame(path, &"extended attributes of it may be lost");
         }
     }
 
