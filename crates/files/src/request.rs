@@ -5,7 +5,7 @@ use coulter::buffer::Buffer;
 use coulter_format::files::{Inode, NAME_SIZE_MAX, Time};
 use std::ops::Range;
 
-/// A name in a directory: 1 to 255 bytes, none of them zero or a slash.
+/// A name in a directory: 1 to 255 bytes, none of them zero or a slash. Or that of an attribute.
 #[derive(Clone, Copy)]
 pub struct Name {
     bytes: [u8; NAME_SIZE_MAX],
@@ -24,7 +24,21 @@ impl Name {
         if bytes.is_empty() {
             return Err(libc::ENOENT);
         }
-        if bytes.contains(&0) || bytes.contains(&b'/') {
+        if bytes.contains(&b'/') {
+            return Err(libc::EINVAL);
+        }
+        Name::of_attribute(bytes)
+    }
+
+    /// The name of an extended attribute, which may hold a slash.
+    ///
+    /// # Errors
+    /// The error number that the caller of the system should see.
+    pub fn of_attribute(bytes: &[u8]) -> Result<Name, i32> {
+        if bytes.len() > NAME_SIZE_MAX {
+            return Err(libc::ERANGE);
+        }
+        if bytes.is_empty() || bytes.contains(&0) {
             return Err(libc::EINVAL);
         }
         let mut name = Name { bytes: [0; NAME_SIZE_MAX], length: bytes.len() as u8 };
@@ -105,6 +119,14 @@ pub enum RenameFlags {
     NoReplace,
     /// The two change places.
     Exchange,
+    /// As [`RenameFlags::Replace`]; and what was moved leaves a whiteout, which hides what overlayfs has
+    /// below that name: a device of the number 0.
+    Whiteout {
+        /// Its owner.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+    },
 }
 
 /// What `fallocate` is to do.

@@ -325,7 +325,9 @@ impl<L: Lower> Overlay<L> {
         let replaced = self.lower.lookup(&target, new_name.bytes()).ok();
         let replaces = replaced.is_some();
         let doomed = match flags {
-            RenameFlags::Replace => self.doomed(replaced.as_ref(), work.is_saved),
+            RenameFlags::Replace | RenameFlags::Whiteout { .. } => {
+                self.doomed(replaced.as_ref(), work.is_saved)
+            }
             RenameFlags::NoReplace | RenameFlags::Exchange => None,
         };
         if let Some(doomed) = doomed {

@@ -155,7 +155,8 @@ impl Tree {
         }
         let lists = self.lists_for(parent, &above, new)?;
         match &lists {
-            Some(lists) => inode.mode = lists.mode,
+            // Set-gid comes from the directory, and no list speaks of it.
+            Some(lists) => inode.mode = lists.mode | inode.mode & libc::S_ISGID,
             None if new.target.is_none() => inode.mode &= !(new.umask & 0o777),
             None => {}
         }
@@ -262,9 +263,13 @@ impl Namespace for Tree {
     }
 
     fn lookup(&mut self, place: Place<'_>) -> Step<Attributes> {
+        if place.name.bytes() == b"." {
+            // A handle of any node that has a name, which the kernel does not know any more.
+            let found = self.attributes(place.directory)?;
+            return if found.inode.links > 0 { Ok(found) } else { fail(libc::ESTALE) };
+        }
         let directory = self.directory(place.directory)?;
         match place.name.bytes() {
-            b"." => self.attributes(place.directory),
             b".." if place.directory == ROOT_INODE => self.attributes(ROOT_INODE),
             b".." => self.attributes(directory.parent),
             _ => {
@@ -373,7 +378,18 @@ impl Namespace for Tree {
             Err(None) => return fail(libc::ENOSPC),
         };
         let gone = self.existing(from)?.key;
-        self.remove(gone)?;
+        let shrinks = match flags {
+            RenameFlags::Whiteout { uid, gid } => {
+                let new = NewNode { mode: libc::S_IFCHR, uid, gid, ..NewNode::default() };
+                let (number, whiteout) = self.new_inode(&new, from.directory, 1, now)?;
+                self.put_name(gone, from.name, number, whiteout.mode)?;
+                0
+            }
+            _ => {
+                self.remove(gone)?;
+                from.name.size()
+            }
+        };
         self.put_name(key, to.name, moved.inode, inode.mode)?;
         inode.changed = now;
         if is_dir {
@@ -381,7 +397,7 @@ impl Namespace for Tree {
         }
         self.set_inode(moved.inode, &inode)?;
         let moves = i32::from(is_dir && crosses);
-        self.touch_directory(from.directory, -from.name.size(), -moves, now)?;
+        self.touch_directory(from.directory, -shrinks, -moves, now)?;
         let grows = if lost.is_some() { 0 } else { to.name.size() };
         self.touch_directory(to.directory, grows, moves, now)?;
         Ok(lost)

@@ -53,6 +53,7 @@ impl Tree {
     /// The value of an attribute.
     pub(crate) fn xattr(&mut self, inode: u64, name: &[u8]) -> Step<Vec<u8>> {
         self.inode(inode)?;
+        check_kind(name)?;
         let Ok((key, size)) = self.find_xattr(inode, name)? else { return fail(libc::ENODATA) };
         let mut value = Vec::with_capacity(size as usize);
         for part in 0..parts(size as usize) {
@@ -134,6 +135,7 @@ impl Tree {
     /// need not go on behind one.
     pub(crate) fn remove_xattr(&mut self, number: u64, name: &[u8], now: Time) -> Step<()> {
         self.may_use_reserve = true;
+        check_kind(name)?;
         let mut inode = self.inode(number)?;
         let Ok((mut key, size)) = self.find_xattr(number, name)? else {
             return fail(libc::ENODATA);
@@ -258,12 +260,13 @@ impl Tree {
         self.set_inode(number, &inode)
     }
 
-    /// A write or a change of owner takes the program's rights away.
-    pub(crate) fn drop_capability(&mut self, number: u64, now: Time) -> Step<()> {
-        if self.inode(number)?.flags & FLAG_CAPABILITY != 0 {
+    /// A change of content or owner takes the program's rights away, whoever makes it. Whether it had any.
+    pub(crate) fn drop_capability(&mut self, number: u64, now: Time) -> Step<bool> {
+        let has = self.inode(number)?.flags & FLAG_CAPABILITY != 0;
+        if has {
             self.remove_xattr(number, CAPABILITY, now)?;
         }
-        Ok(())
+        Ok(has)
     }
 }
 
@@ -288,12 +291,26 @@ fn parts(size: usize) -> u64 {
     size.div_ceil(PART_SIZE).max(1) as u64
 }
 
+/// Attributes have one of the prefixes that Linux knows, and something behind it.
+fn check_kind(name: &[u8]) -> Step<()> {
+    if name == ACCESS || name == DEFAULT {
+        return Ok(());
+    }
+    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    match prefixes.iter().find_map(|prefix| name.strip_prefix(*prefix)) {
+        None => fail(libc::EOPNOTSUPP),
+        Some([]) => fail(libc::EINVAL),
+        Some(_) => Ok(()),
+    }
+}
+
 /// User attributes are for files and directories; default lists are for directories.
 fn check_name(name: &[u8], mode: u32) -> Step<()> {
     let is_directory = mode & libc::S_IFMT == libc::S_IFDIR;
     let is_regular = mode & libc::S_IFMT == libc::S_IFREG || is_directory;
     let is_list = name == ACCESS || name == DEFAULT;
-    if name.starts_with(b"system.") && !is_list || is_list && mode & libc::S_IFMT == libc::S_IFLNK {
+    check_kind(name)?;
+    if is_list && mode & libc::S_IFMT == libc::S_IFLNK {
         return fail(libc::EOPNOTSUPP);
     }
     if name == DEFAULT && !is_directory {

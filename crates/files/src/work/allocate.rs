@@ -203,7 +203,9 @@ fn touch(tree: &mut Tree, number: u64, now: Time, change: impl FnOnce(&mut Inode
     change(&mut inode);
     (inode.modified, inode.changed) = (now, now);
     clear_privileges(&mut inode);
-    tree.set_inode(number, &inode)
+    tree.set_inode(number, &inode)?;
+    tree.drop_capability(number, now)?;
+    Ok(())
 }
 
 /// Takes blocks for the holes from block `at` on: the new runs, and where it goes on.

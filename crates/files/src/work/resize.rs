@@ -88,9 +88,7 @@ fn edge(tree: &mut Tree, number: u64, size: u64) -> Step<Option<Edge>> {
 fn apply(tree: &mut Tree, number: u64, size: u64, resize: &Resize, now: Time) -> Step<bool> {
     tree.may_use_reserve = size == 0 || size < tree.inode(number)?.size;
     tree.change(number, &resize.changes, now)?;
-    if resize.changes.kills_privileges {
-        tree.drop_capability(number, now)?;
-    }
+    tree.drop_capability(number, now)?;
     let mut inode = tree.inode(number)?;
     if resize.changes.modified.is_none() {
         inode.modified = now;

@@ -283,11 +283,9 @@ fn apply(
     if kills_privileges {
         clear_privileges(&mut inode);
     }
-    let is_ordered = new_blocks > 0 || inode.size != before.size || inode.mode != before.mode;
     tree.set_inode(number, &inode)?;
-    if kills_privileges {
-        tree.drop_capability(number, now)?;
-    }
+    let had_rights = tree.drop_capability(number, now)? || inode.mode != before.mode;
+    let is_ordered = new_blocks > 0 || inode.size != before.size || had_rights;
     Ok(Changed { runs, end, is_ordered, ends })
 }
 

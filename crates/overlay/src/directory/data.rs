@@ -191,6 +191,7 @@ impl Lower for Directory {
             RenameFlags::Replace => rustix::fs::RenameFlags::empty(),
             RenameFlags::NoReplace => rustix::fs::RenameFlags::NOREPLACE,
             RenameFlags::Exchange => rustix::fs::RenameFlags::EXCHANGE,
+            RenameFlags::Whiteout { .. } => rustix::fs::RenameFlags::WHITEOUT,
         };
         let (name, new_name) = (super::text(from.1)?, super::text(to.1)?);
         rustix::fs::renameat_with(&old, &name, &new, &new_name, flags).map_err(errno)

@@ -1,6 +1,7 @@
 //! Replies to the kernel: values to bytes, in one buffer that is reused.
 
 use super::message::init_flag;
+use super::writers::Writers;
 use coulter_files::{Attributes, Inode, Listing, Time, Usage};
 
 /// The version of the protocol that this module implements.
@@ -9,8 +10,8 @@ const MINOR: u32 = 45;
 const DIRECT_MINOR_MIN: u32 = 45;
 /// Versions below lack messages that are needed (Linux 5.4).
 pub(super) const MINOR_MIN: u32 = 31;
-/// Seconds for which the kernel may cache names and attributes; only this mount changes them.
-const VALID_SECONDS: u64 = 3600;
+/// Seconds for which the kernel may cache names and most attributes; only this mount changes them.
+pub(super) const VALID_SECONDS: u64 = 3600;
 /// Asynchronous requests in flight at a time.
 const BACKGROUND_MAX: u16 = 512;
 /// Pages stay when a file is opened.
@@ -20,7 +21,7 @@ const OPEN_KEEP_CACHE: u32 = 1 << 1;
 const OPEN_DIRECT: u32 = 1 << 0 | 1 << 6;
 /// Bits of `statx` that are known: the basic ones, and the time of birth.
 const STATX_MASK: u32 = 0x7ff | 0x800;
-const BLOCK_SIZE: u32 = 4096;
+pub(super) const BLOCK_SIZE: u32 = 4096;
 
 /// What the kernel and the mount agree on.
 #[derive(Clone, Copy, Debug)]
@@ -118,9 +119,9 @@ impl Body {
         Ok(agreed)
     }
 
-    fn attributes_of(&mut self, number: u64, inode: &Inode) -> &mut Body {
+    fn attributes_of(&mut self, number: u64, inode: &Inode, writers: &Writers) -> &mut Body {
         let start = self.0.len();
-        self.u64(number).u64(inode.size).u64(sectors(inode));
+        self.u64(number).u64(inode.size).u64(writers.sectors(number, inode));
         for time in [inode.accessed, inode.modified, inode.changed] {
             self.u64(time.seconds as u64);
         }
@@ -133,18 +134,20 @@ impl Body {
         self
     }
 
-    pub(super) fn attributes(&mut self, found: &Attributes) {
-        self.clear().u64(VALID_SECONDS).zeros(8).attributes_of(found.number, &found.inode);
+    pub(super) fn attributes(&mut self, found: &Attributes, writers: &Writers) {
+        let valid = writers.valid_seconds(found.number, &found.inode);
+        self.clear().u64(valid).zeros(8).attributes_of(found.number, &found.inode, writers);
     }
 
-    fn entry_of(&mut self, number: u64, inode: &Inode) -> &mut Body {
+    fn entry_of(&mut self, number: u64, inode: &Inode, writers: &Writers) -> &mut Body {
+        let valid = writers.valid_seconds(number, inode);
         self.u64(number).u64(inode.generation.into());
-        self.u64(VALID_SECONDS).u64(VALID_SECONDS).zeros(8).attributes_of(number, inode)
+        self.u64(VALID_SECONDS).u64(valid).zeros(8).attributes_of(number, inode, writers)
     }
 
     /// A name that was found; `opens` if it is opened with that.
-    pub(super) fn entry(&mut self, found: &Attributes, opens: bool) {
-        self.clear().entry_of(found.number, &found.inode);
+    pub(super) fn entry(&mut self, found: &Attributes, opens: bool, writers: &Writers) {
+        self.clear().entry_of(found.number, &found.inode, writers);
         if opens {
             self.u64(0).u32(OPEN_KEEP_CACHE).u32(0);
         }
@@ -162,12 +165,14 @@ impl Body {
         assert_eq!(self.0.len(), 128, "an entry has one size");
     }
 
-    pub(super) fn statx(&mut self, found: &Attributes) {
+    pub(super) fn statx(&mut self, found: &Attributes, writers: &Writers) {
         let inode = &found.inode;
-        self.clear().u64(VALID_SECONDS).zeros(4 + 4 + 16);
+        let valid = writers.valid_seconds(found.number, inode);
+        self.clear().u64(valid).zeros(4 + 4 + 16);
         self.u32(STATX_MASK).u32(BLOCK_SIZE).u64(0).u32(inode.links);
         self.u32(inode.uid).u32(inode.gid).u16(inode.mode as u16).u16(0);
-        self.u64(found.number).u64(inode.size).u64(sectors(inode)).u64(0);
+        let sectors = writers.sectors(found.number, inode);
+        self.u64(found.number).u64(inode.size).u64(sectors).u64(0);
         for Time { seconds, nanoseconds } in
             [inode.accessed, inode.born, inode.changed, inode.modified]
         {
@@ -188,14 +193,14 @@ impl Body {
     }
 
     /// Names of a directory, with or without attributes.
-    pub(super) fn listing(&mut self, listing: &Listing, plus: bool) {
+    pub(super) fn listing(&mut self, listing: &Listing, plus: bool, writers: &Writers) {
         self.clear();
         for entry in &listing.entries {
             let name = listing.name(entry);
             if plus {
                 let is_counted = name != b"." && name != b"..";
                 match entry.attributes.as_ref().filter(|_| is_counted) {
-                    Some(inode) => self.entry_of(entry.inode, inode),
+                    Some(inode) => self.entry_of(entry.inode, inode, writers),
                     // No lookup is counted for it.
                     None => self.zeros(128),
                 };
@@ -205,10 +210,6 @@ impl Body {
             self.0.resize(self.0.len().next_multiple_of(8), 0);
         }
     }
-}
-
-fn sectors(inode: &Inode) -> u64 {
-    inode.blocks * u64::from(BLOCK_SIZE / 512)
 }
 
 #[cfg(test)]

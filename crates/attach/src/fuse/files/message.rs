@@ -153,17 +153,18 @@ pub(super) enum Message<'a> {
         name: &'a [u8],
         target: &'a [u8],
     },
-    /// Creates a file, device, pipe, socket or directory; with `opens` it is also opened.
+    /// Creates a file, device, pipe, socket or directory, and opens it if `opens` says how.
     Make {
         name: &'a [u8],
         mode: u32,
         umask: u32,
         device: u32,
-        opens: bool,
+        opens: Option<Access>,
     },
     MakeUnnamed {
         mode: u32,
         umask: u32,
+        opens: Access,
     },
     Unlink {
         name: &'a [u8],
@@ -235,7 +236,11 @@ pub(super) enum Message<'a> {
     },
     /// There are no handles: only how the kernel treats the file is answered.
     Open {
+        access: Access,
         is_direct: bool,
+    },
+    Release {
+        access: Access,
     },
     /// Needs a reply but no action.
     Nothing,
@@ -244,6 +249,22 @@ pub(super) enum Message<'a> {
     Destroy,
     /// Not supported; the kernel does not send it again.
     Unknown,
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Reads,
+    Writes,
+}
+
+impl Access {
+    fn of(flags: u32) -> Access {
+        match flags as i32 & libc::O_ACCMODE {
+            libc::O_RDONLY => Access::Reads,
+            _ => Access::Writes,
+        }
+    }
 }
 
 /// Attributes to be set, as far as they are `Some`.
@@ -321,7 +342,11 @@ impl<'a> Message<'a> {
             opcode::SETATTR => Message::SetAttributes(attributes(&mut fields)?),
             opcode::STATFS => Message::StatFs,
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => Message::Sync,
-            opcode::RELEASE | opcode::RELEASEDIR | opcode::ACCESS => Message::Nothing,
+            opcode::RELEASE => {
+                let _handle = fields.u64()?;
+                Message::Release { access: Access::of(fields.u32()?) }
+            }
+            opcode::RELEASEDIR | opcode::ACCESS => Message::Nothing,
             opcode::INTERRUPT => Message::Silent,
             opcode::DESTROY => Message::Destroy,
             opcode::FALLOCATE => {
@@ -350,7 +375,11 @@ impl<'a> Message<'a> {
                 let _handle_and_flags = (fields.u64()?, fields.u32()?);
                 Message::Ioctl { command: fields.u32()? }
             }
-            opcode::OPEN => Message::Open { is_direct: fields.u32()? & libc::O_DIRECT as u32 != 0 },
+            opcode::OPEN => {
+                let flags = fields.u32()?;
+                let is_direct = flags & libc::O_DIRECT as u32 != 0;
+                Message::Open { access: Access::of(flags), is_direct }
+            }
             // Without handles the kernel need not ask before it opens a directory, nor before it closes.
             opcode::OPENDIR | opcode::FLUSH => Message::Unknown,
             _ => return Message::decode_names(opcode, fields, long_set_xattr),
@@ -372,21 +401,23 @@ impl<'a> Message<'a> {
             opcode::MKNOD => {
                 let (mode, device) = (fields.u32()?, fields.u32()?);
                 let (umask, _padding) = (fields.u32()?, fields.u32()?);
-                Message::Make { name: fields.last_name()?, mode, umask, device, opens: false }
+                Message::Make { name: fields.last_name()?, mode, umask, device, opens: None }
             }
             opcode::MKDIR => {
                 let (mode, umask) = (fields.u32()?, fields.u32()?);
                 let mode = mode | libc::S_IFDIR;
-                Message::Make { name: fields.last_name()?, mode, umask, device: 0, opens: false }
+                Message::Make { name: fields.last_name()?, mode, umask, device: 0, opens: None }
             }
             opcode::CREATE | opcode::TMPFILE => {
-                let (_flags, mode) = (fields.u32()?, fields.u32()?);
+                let (flags, mode) = (fields.u32()?, fields.u32()?);
+                let opens = Access::of(flags);
                 let (umask, _flags) = (fields.u32()?, fields.u32()?);
                 let mode = mode & !libc::S_IFMT | libc::S_IFREG;
                 if opcode == opcode::TMPFILE {
-                    Message::MakeUnnamed { mode, umask }
+                    Message::MakeUnnamed { mode, umask, opens }
                 } else {
-                    Message::Make { name: fields.last_name()?, mode, umask, device: 0, opens: true }
+                    let (name, opens) = (fields.last_name()?, Some(opens));
+                    Message::Make { name, mode, umask, device: 0, opens }
                 }
             }
             opcode::UNLINK => Message::Unlink { name: fields.last_name()? },
@@ -402,6 +433,10 @@ impl<'a> Message<'a> {
                     0 => Some(RenameFlags::Replace),
                     libc::RENAME_NOREPLACE => Some(RenameFlags::NoReplace),
                     libc::RENAME_EXCHANGE => Some(RenameFlags::Exchange),
+                    libc::RENAME_WHITEOUT => {
+                        // The message's header says who makes it.
+                        Some(RenameFlags::Whiteout { uid: 0, gid: 0 })
+                    }
                     _ => None,
                 };
                 let (name, new_name) = (fields.name()?, fields.last_name()?);

@@ -8,12 +8,15 @@
 //! requests what a message asks of the file system
 //! commands what the file system asks of the volume
 //! answers  what the file system answered -> bytes
+//! writers  which attributes the kernel may keep
 //! message  the kernel's bytes -> what it asks
 //! sync     what another process asks the mount
 //! ```
 //!
-//! # What the kernel keeps Only this mount changes the file system, so the kernel may cache names,
-//! attributes, pages and listings for any time. The kernel checks permissions
+//! # What the kernel keeps
+//! Only this mount changes the file system, so the kernel may cache names,
+//! attributes, pages and listings for any time, but for what a write changes unasked; see `writers`.
+//! The kernel checks permissions
 //! (`default_permissions`) and keeps locks. Files and directories have no handles: the kernel opens
 //! them without a message.
 
@@ -25,6 +28,7 @@ pub mod overlay;
 mod pump;
 mod requests;
 mod sync;
+mod writers;
 
 pub use message::{SETTLE_IOCTL, SYNC_IOCTL};
 pub use mount::{FilesMount, MountError, MountOptions};

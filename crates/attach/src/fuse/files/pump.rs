@@ -16,6 +16,7 @@ use super::message::{
     HEADER_SIZE, Header, Message, SETTLE_IOCTL, SYNC_IOCTL, WRITE_HEADER_SIZE, opcode,
 };
 use super::requests::{Asked, changes, name_request};
+use super::writers::Writers;
 use crate::hosting::Place;
 use crate::linger::Linger;
 use crate::pool::BufferPool;
@@ -69,6 +70,7 @@ pub(super) struct Pump {
     place: Place,
     files: Box<dyn FileService>,
     writes_back: bool,
+    writers: Writers,
     /// Set once the mount is to end soon.
     hurries: Arc<AtomicBool>,
     /// Whether a file that a program opens with `O_DIRECT` passes the page cache by.
@@ -106,6 +108,7 @@ impl Pump {
             place,
             files,
             writes_back,
+            writers: Writers::new(writes_back),
             hurries,
             opens_direct: false,
             long_set_xattr: false,
@@ -305,10 +308,18 @@ impl Pump {
                 forgets.each(header.node, |node, lookups| self.files.forget(node, lookups));
             }
             Message::Silent => {}
-            Message::Open { is_direct } => {
+            Message::Open { access, is_direct } => {
                 self.body.open(is_direct && self.opens_direct);
-                self.send_body(header.unique, Ok(()));
+                if self.send_body(header.unique, Ok(())) {
+                    self.writers.open(header.node, access);
+                }
             }
+            Message::Release { access } => {
+                self.writers.release(header.node, access);
+                self.send(header.unique, 0, &[]);
+            }
+            // Only the kernel knows what it has not written back: then it finds no holes at all.
+            Message::Seek { .. } if self.writes_back => self.send(header.unique, libc::ENOSYS, &[]),
             Message::Nothing | Message::Destroy => self.send(header.unique, 0, &[]),
             Message::Unknown => self.send(header.unique, libc::ENOSYS, &[]),
             Message::Ioctl { command } if ![SYNC_IOCTL, SETTLE_IOCTL].contains(&command) => {
@@ -403,9 +414,13 @@ impl Pump {
             (asked, Ok(reply)) => {
                 let result = self.encode(asked, &reply);
                 let is_taken = self.send_body(unique, result);
-                if let (false, Reply::Entry(entry)) = (is_taken, &reply) {
+                match (is_taken, asked, &reply) {
                     // The kernel never heard of it.
-                    self.files.forget(entry.number, 1);
+                    (false, _, Reply::Entry(entry)) => self.files.forget(entry.number, 1),
+                    (true, Asked::Entry { opens: Some(access) }, Reply::Entry(entry)) => {
+                        self.writers.open(entry.number, access);
+                    }
+                    _ => {}
                 }
             }
         }
@@ -413,12 +428,14 @@ impl Pump {
 
     /// The bytes of an answer in `body`; or an error number.
     fn encode(&mut self, asked: Asked, reply: &Reply) -> Result<(), i32> {
-        let body = &mut self.body;
+        let (body, writers) = (&mut self.body, &self.writers);
         match (asked, reply) {
-            (Asked::Lookup, Reply::Entry(found)) => body.entry(found, false),
-            (Asked::Entry { opens }, Reply::Entry(found)) => body.entry(found, opens),
-            (Asked::Attributes, Reply::Attributes(found)) => body.attributes(found),
-            (Asked::Statx, Reply::Attributes(found)) => body.statx(found),
+            (Asked::Lookup, Reply::Entry(found)) => body.entry(found, false, writers),
+            (Asked::Entry { opens }, Reply::Entry(found)) => {
+                body.entry(found, opens.is_some(), writers);
+            }
+            (Asked::Attributes, Reply::Attributes(found)) => body.attributes(found, writers),
+            (Asked::Statx, Reply::Attributes(found)) => body.statx(found, writers),
             (Asked::Copied { is_long: false }, Reply::Written(count, _)) => {
                 body.clear().u32(*count).u32(0);
             }
@@ -438,7 +455,9 @@ impl Pump {
             (Asked::Offset, Reply::Offset(offset)) => {
                 body.clear().u64(*offset);
             }
-            (Asked::Listing { plus }, Reply::Listing(listing)) => body.listing(listing, plus),
+            (Asked::Listing { plus }, Reply::Listing(listing)) => {
+                body.listing(listing, plus, writers)
+            }
             (Asked::Usage, Reply::Usage(usage)) => body.usage(usage),
             (Asked::Done, _) => {
                 body.clear();

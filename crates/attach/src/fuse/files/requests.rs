@@ -1,14 +1,14 @@
 //! What a message asks of the file system.
 
-use super::message::{Attributes, Header, Message};
-use coulter_files::{Changes, Name, NewNode, Request, SetTime, Time};
+use super::message::{Access, Attributes, Header, Message};
+use coulter_files::{Changes, Name, NewNode, RenameFlags, Request, SetTime, Time};
 
 /// The form of the reply to a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asked {
     Lookup,
     Entry {
-        opens: bool,
+        opens: Option<Access>,
     },
     Attributes,
     Statx,
@@ -50,9 +50,9 @@ pub(super) fn name_request(header: Header, message: Message<'_>) -> Result<(Aske
             let request = Request::Make { directory, name: Name::new(name)?, new };
             (Asked::Entry { opens }, request)
         }
-        Message::MakeUnnamed { mode, umask } => {
+        Message::MakeUnnamed { mode, umask, opens } => {
             let request = Request::MakeUnnamed { directory, new: new(mode, umask, 0, None) };
-            (Asked::Entry { opens: true }, request)
+            (Asked::Entry { opens: Some(opens) }, request)
         }
         Message::Symlink { name, target } => {
             if target.len() > 4095 {
@@ -60,7 +60,7 @@ pub(super) fn name_request(header: Header, message: Message<'_>) -> Result<(Aske
             }
             let new = new(libc::S_IFLNK | 0o777, 0, 0, Some(target.into()));
             let request = Request::Make { directory, name: Name::new(name)?, new };
-            (Asked::Entry { opens: false }, request)
+            (Asked::Entry { opens: None }, request)
         }
         Message::Unlink { name } => {
             (Asked::Done, Request::Unlink { directory, name: Name::new(name)? })
@@ -69,26 +69,31 @@ pub(super) fn name_request(header: Header, message: Message<'_>) -> Result<(Aske
             (Asked::Done, Request::RemoveDirectory { directory, name: Name::new(name)? })
         }
         Message::Rename { to, name, new_name, flags } => {
-            let flags = flags.ok_or(libc::EINVAL)?;
+            let flags = match flags.ok_or(libc::EINVAL)? {
+                RenameFlags::Whiteout { .. } => {
+                    RenameFlags::Whiteout { uid: header.uid, gid: header.gid }
+                }
+                flags => flags,
+            };
             let (name, new_name) = (Name::new(name)?, Name::new(new_name)?);
             (Asked::Done, Request::Rename { from: directory, name, to, new_name, flags })
         }
         Message::Link { inode, name } => {
             let request = Request::Link { inode, directory, name: Name::new(name)? };
-            (Asked::Entry { opens: false }, request)
+            (Asked::Entry { opens: None }, request)
         }
         Message::ReadLink => (Asked::Link, Request::ReadLink { inode }),
         Message::GetXattr { name, size } => {
-            (Asked::Value { size }, Request::Xattr { inode, name: Name::new(name)? })
+            (Asked::Value { size }, Request::Xattr { inode, name: Name::of_attribute(name)? })
         }
         Message::ListXattr { size } => (Asked::Value { size }, Request::XattrNames { inode }),
         Message::SetXattr { name, value, mode, kills_set_gid } => {
-            let name = Name::new(name)?;
+            let name = Name::of_attribute(name)?;
             let value = value.into();
             (Asked::Done, Request::SetXattr { inode, name, value, mode, kills_set_gid })
         }
         Message::RemoveXattr { name } => {
-            (Asked::Done, Request::RemoveXattr { inode, name: Name::new(name)? })
+            (Asked::Done, Request::RemoveXattr { inode, name: Name::of_attribute(name)? })
         }
         _ => return Err(libc::ENOSYS),
     })
