@@ -13,13 +13,13 @@ use crate::store;
 use coulter_device::{Device, LockedFile};
 use coulter_format::BLOCK_SIZE;
 use coulter_format::checkpoint::BODY_SIZE_MAX;
-use coulter_system::sparse;
+use coulter_system::{private, sparse};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes that are reserved at once: between two such pieces an interrupt is heeded.
@@ -61,13 +61,13 @@ impl TargetFile {
     /// # Errors
     /// When it cannot be made, or somebody else has it already.
     pub(crate) fn make(path: &Path) -> Result<TargetFile, CliError> {
-        let mut open = OpenOptions::new();
-        let file = open.read(true).write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(|source| match (source.kind(), fs::read_link(path)) {
-            (io::ErrorKind::AlreadyExists, Ok(target)) if !path.exists() => {
-                OpenError::LinkToNothing { path: path.to_owned(), target }.into()
+        let file = private::create_new(path).map_err(|source| {
+            match (source.kind(), fs::read_link(path)) {
+                (io::ErrorKind::AlreadyExists, Ok(target)) if !path.exists() => {
+                    OpenError::LinkToNothing { path: path.to_owned(), target }.into()
+                }
+                _ => CliError::io("make", path, source),
             }
-            _ => CliError::io("make", path, source),
         })?;
         let mut target = TargetFile::lock(file, path)?;
         if target.length()? == 0 {

@@ -6,7 +6,8 @@ use coulter_object::bucket::MemoryBucket;
 use coulter_object::service::{Proxy, Service, Weather};
 use sandbox::{Sandbox, wait_until};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -324,4 +325,84 @@ fn a_volume_is_moved_to_another_host_without_a_take_over() {
     sandbox.ok(&["move", "there.img", &url]);
     let uri = attach_copy(&sandbox, &url, "back.img", &[]);
     assert!(holds(&sandbox, &uri, 2), "a cache is moved as well");
+}
+
+/// Runs the program with an umask that takes nothing away.
+fn ok_without_umask(sandbox: &Sandbox, words: &[&str]) {
+    let plain = sandbox.command(words);
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 0; exec \"$0\" \"$@\""]).arg(plain.get_program());
+    command.args(plain.get_args()).current_dir(sandbox.path("."));
+    let variables = plain.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let output = command.envs(variables).output().expect("there is a shell");
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What lies in a directory that others may use in some way.
+fn open_to_others(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut waiting = vec![directory.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(&directory).expect("it is a directory") {
+            let path = entry.expect("it is read").path();
+            let metadata = path.symlink_metadata().expect("it is there");
+            if metadata.is_dir() {
+                waiting.push(path.clone());
+            }
+            if metadata.mode() & 0o077 != 0 {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn everything_that_holds_a_volume_or_leads_to_it_is_its_owners_alone_whatever_the_umask() {
+    let sandbox = Sandbox::new();
+    let url = format!("file://{}", sandbox.path("vol").display());
+    let without_umask = |words: &[&str]| ok_without_umask(&sandbox, words);
+    without_umask(&["create", "disk.img", "--store-size", "96M", "--segment-size", "2M"]);
+    without_umask(&["attach", "disk.img", "--via", "nbd-server", "--replicate", &url]);
+    without_umask(&["snapshot", "create", &format!("{url}@one")]);
+    assert_eq!(open_to_others(&sandbox.path(".")), [PathBuf::new(); 0], "while it is attached");
+    without_umask(&["detach", "disk"]);
+    without_umask(&["restore", &url, "restored.img"]);
+    without_umask(&["clone", &format!("{url}@one"), &format!("{url}-clone")]);
+    let words = ["attach", &format!("{url}-clone"), "--cache", "cache.img", "--name", "cache"];
+    without_umask(&[&words[..], &["--via", "nbd-server"]].concat());
+    without_umask(&["detach", "cache"]);
+    without_umask(&["export", "restored.img", "exported.img"]);
+    without_umask(&["salvage", "restored.img", "rescued.img", "--map", "rescued.map"]);
+    assert_eq!(open_to_others(&sandbox.path(".")), [PathBuf::new(); 0]);
+}
+
+#[test]
+fn no_link_is_followed_where_a_copy_is_restored_and_nothing_is_written_over() {
+    let (sandbox, url) = with_copy();
+    fs::write(sandbox.path("precious"), "mine").expect("the directory is writable");
+    let link = |name: &str| symlink(sandbox.path("precious"), sandbox.path(name));
+    for name in ["moved.img", "moved.img.part"] {
+        link(name).expect("the directory is writable");
+        let error = sandbox.run(&["restore", &url, "moved.img"]);
+        assert!(!error.status.success(), "{name}");
+        let error = String::from_utf8_lossy(&error.stderr).into_owned();
+        assert!(error.contains("something is there already"), "{error}");
+        fs::remove_file(sandbox.path(name)).expect("the link stayed");
+    }
+    fs::remove_file(sandbox.path("disk.img.marks")).expect("it was shipped");
+    link("disk.img.marks").expect("the directory is writable");
+    let words = ["attach", "disk.img", "--via", "nbd-server", "--replicate", &url];
+    let error = sandbox.fails(1, &words);
+    assert!(error.contains("disk.img.marks: it is a symbolic link"), "{error}");
+    assert_eq!(fs::read(sandbox.path("precious")).expect("it is there"), b"mine");
+}
+
+#[test]
+fn a_state_directory_to_which_others_may_write_is_refused() {
+    let sandbox = Sandbox::new();
+    let state = sandbox.make_directory("state");
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let error = sandbox.fails(1, &["list"]);
+    assert!(error.contains("other users may write to it") && error.contains("chmod"), "{error}");
 }

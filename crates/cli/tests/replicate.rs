@@ -137,6 +137,13 @@ fn a_host_that_was_taken_over_is_fenced_and_told_so() {
         "{status}"
     );
     let _ = sandbox.command(&["detach", "vol"]).output();
+    // The new host need not have begun: the take-over itself counts, and what comes back changes nothing.
+    let before = sandbox.ok(&["replica", "status", &url]);
+    let words = ["attach", "disk.img", "--via", "nbd-server", "--replicate", &url];
+    let error = sandbox.fails(1, &[&words[..], &["--ack", "remote", "--name", "vol"]].concat());
+    assert!(error.contains("with the store") && error.contains("moved.img"), "{error}");
+    assert!(error.contains("--reseed"), "{error}");
+    assert_eq!(sandbox.ok(&["replica", "status", &url]), before);
     // Its store is of the past from now on: the new host has written.
     let uri = attach(&sandbox, "moved.img", &url);
     assert!(holds(&sandbox, &uri, 1), "what was flushed before is there");

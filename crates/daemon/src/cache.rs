@@ -5,7 +5,7 @@
 //! missing read as zeros.
 
 use crate::error::{Error, OpenError};
-use crate::replication::{beside, has_ended, owner, seconds_since_1970};
+use crate::replication::{beside, has_ended, seconds_since_1970};
 use coulter_device::Device;
 use coulter_object::device::{CHUNK_SIZE, Opening, adopt, begin};
 use coulter_object::fill::{Fill, FillingDevice};
@@ -15,7 +15,8 @@ use coulter_object::ranges::RangeSet;
 use coulter_object::{
     Replica, ReplicaError, ShippedDevice, Url, history, lineage, rollback, takeover,
 };
-use std::fs::{self, File};
+use coulter_system::private;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// How a volume is attached from its copy.
@@ -102,8 +103,8 @@ pub fn prepare(url: &Url, path: &Path) -> Result<(), Error> {
         Owner { volume: record.volume, device_size: size, chunk_size: CHUNK_SIZE, epoch: 0 };
     marks.adopt(owner, true).map_err(io("write", &missing))?;
     // Last: a file without its record would be taken for a blank store.
-    let made =
-        File::create_new(path).and_then(|file| file.set_len(size).and_then(|()| file.sync_all()));
+    let made = private::create_new(path)
+        .and_then(|file| file.set_len(size).and_then(|()| file.sync_all()));
     made.map_err(io("make", path))
 }
 
@@ -138,7 +139,8 @@ pub(crate) fn wrap(
             let error = told(ReplicaError::InUse(record.owner));
             return Err(format!("{error}; `--take-over` fences it"));
         }
-        let claim = takeover::claim(&*opening.bucket, &owner(), seconds_since_1970(), &Briefly);
+        let owner = opening.claimant();
+        let claim = takeover::claim(&*opening.bucket, &owner, seconds_since_1970(), &Briefly);
         let claim = claim.map_err(told)?;
         adopt(&mut opening.marks, &claim, size, false).map_err(told)?;
         (claim, RangeSet::new())
@@ -156,6 +158,7 @@ pub(crate) fn wrap(
     let (bucket, record) = (opening.bucket.clone(), &claim.record);
     let filling = FillingDevice::new(device, bucket, record, pieces, missing, is_whole);
     let (device, fill) = filling.map_err(told)?;
-    let (device, replica) = ShippedDevice::start(device, opening, claim, unsure);
+    let started = ShippedDevice::start(device, opening, claim, unsure);
+    let (device, replica) = started.map_err(told)?;
     Ok((Box::new(device), replica, fill))
 }

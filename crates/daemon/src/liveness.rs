@@ -4,6 +4,7 @@
 //! A daemon holds a lock on `NAME.lock`. It belongs to the open file, so it goes with the process, however that
 //! ends, and stays while that becomes another program.
 
+use coulter_system::private;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -36,13 +37,7 @@ impl Liveness {
         if is_held(&self.path) {
             return Ok(());
         }
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&self.path)?;
+        let file = private::open(&self.path)?;
         fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file()))?;
         self.file = Some(file);
         Ok(())

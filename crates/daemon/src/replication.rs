@@ -17,6 +17,7 @@ use coulter_object::probe;
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
 use coulter_object::{Ack, Replica, ReplicaError, Settings, ShippedDevice, Url};
+use coulter_system::private;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -277,7 +278,7 @@ fn marks_path(path: &Path, uuid: &[u8; 16]) -> PathBuf {
     let is_disk = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     if is_disk {
         let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        let _ = std::fs::create_dir_all(MARKS_DIRECTORY);
+        let _ = private::create_directories(Path::new(MARKS_DIRECTORY));
         return Path::new(MARKS_DIRECTORY).join(format!("{uuid}.marks"));
     }
     beside(path, "marks")
@@ -370,15 +371,26 @@ pub fn seconds_since_1970() -> u64 {
 
 /// This host and process, for people and [`has_ended`].
 pub fn owner() -> String {
-    let mut owner = format!("{}{}", processes_here(), std::process::id());
-    owner.truncate(255);
-    owner
+    cut(format!("{}{}", processes_here(), std::process::id()))
+}
+
+/// This host and the store at `path`, which has the volume from now on whether a process serves it or not: for people.
+pub fn owner_in_file(path: &Path) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    cut(format!("{} with the store {}", host_name(), path.display()))
+}
+
+/// As much of an owner as leaves room for the signature of its marks.
+fn cut(owner: String) -> String {
+    let end = (0..=200.min(owner.len())).rev().find(|end| owner.is_char_boundary(*end));
+    owner[..end.unwrap_or(0)].to_owned()
 }
 
 /// Whether the owner of a copy is a process of this host that has ended. Of other hosts nobody can tell.
 pub fn has_ended(owner: &str) -> bool {
     let process = owner.strip_prefix(&processes_here());
-    let process = process.and_then(|process| process.parse::<u32>().ok());
+    // The signature of the marks stands behind it.
+    let process = process.and_then(|process| process.split(',').next()?.parse::<u32>().ok());
     // A process that has ended and is still listed has no program any more.
     let program = |process: &str| std::fs::read_link(format!("/proc/{process}/exe"));
     let is_gone = |process: u32| {
@@ -390,6 +402,10 @@ pub fn has_ended(owner: &str) -> bool {
 
 /// With what the owners on this host begin.
 fn processes_here() -> String {
-    let host = nix::unistd::gethostname().unwrap_or_default();
-    format!("{} process ", host.to_string_lossy())
+    format!("{} process ", host_name())
+}
+
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }

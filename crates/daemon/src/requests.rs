@@ -8,6 +8,7 @@
 
 use crate::control::{self, LINE_SIZE_MAX, PATIENCE, Reply, Request};
 use crate::error::Error;
+use coulter_system::private;
 use nix::poll::{PollFd, PollFlags};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -72,7 +73,7 @@ impl Requests {
             }
             _ => {}
         }
-        let listener = UnixListener::bind(path).map_err(failed)?;
+        let listener = private::listen(path).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(Requests { listener, path: path.to_owned(), speakers: Vec::new() })
     }
@@ -169,6 +170,7 @@ fn turned_away(error: &io::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coulter_system::private;
     use nix::poll::{PollTimeout, poll};
     use std::io::Write;
     use tempfile::TempDir;

@@ -12,12 +12,12 @@ use crate::state::StateDirectory;
 use coulter::scrub::{
     FINDINGS_MAX, Scrub, ScrubFinding, ScrubOrder, ScrubRate, ScrubState, Trouble,
 };
+use coulter_system::private;
 use coulter_terminal::Size;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -381,11 +381,12 @@ impl Scrubs {
     fn try_save(&self) -> Result<(), Error> {
         let failed = |source| Error::io("write", &self.file, source);
         if let Some(directory) = self.file.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+            private::create_directories(directory).map_err(failed)?;
         }
         let text = serde_json::to_vec(&self.now).map_err(|error| failed(error.into()))?;
         let temporary = self.file.with_extension("scrub-new");
-        fs::write(&temporary, text).map_err(failed)?;
+        let mut file = private::open(&temporary).map_err(failed)?;
+        file.set_len(0).and_then(|()| file.write_all(&text)).map_err(failed)?;
         fs::rename(&temporary, &self.file).map_err(failed)
     }
 }

@@ -15,12 +15,13 @@ pub use crate::entry::{Entry, Via};
 use crate::error::{Error, StateError};
 use crate::liveness;
 use crate::store_fate::StoreFate;
+use coulter_system::private;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,7 +64,7 @@ impl StateDirectory {
     pub fn open(path: Option<PathBuf>) -> Result<StateDirectory, Error> {
         let path = path.unwrap_or_else(default_path);
         let failed = |source| Error::io("use the state directory", &path, source);
-        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+        private::create_directories(&path).map_err(failed)?;
         StateDirectory::adopt(&path)
     }
 
@@ -89,8 +90,13 @@ impl StateDirectory {
     fn adopt(path: &Path) -> Result<StateDirectory, Error> {
         let failed = |source| Error::io("use the state directory", path, source);
         let path = path.canonicalize().map_err(failed)?;
-        let owner = fs::metadata(&path).map_err(failed)?.uid();
-        check_owner(&path, owner).map(|()| StateDirectory { path })
+        let metadata = fs::metadata(&path).map_err(failed)?;
+        check_owner(&path, metadata.uid())?;
+        // Others could put a socket of theirs in the place of a daemon's.
+        if metadata.mode() & 0o022 != 0 {
+            return Err(StateError::OpenStateDirectory { path }.into());
+        }
+        Ok(StateDirectory { path })
     }
 
     /// Its path.
@@ -133,9 +139,7 @@ impl StateDirectory {
     }
 
     fn lock_file(&self) -> Result<File, Error> {
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600);
-        options.open(self.path.join("lock")).map_err(|source| self.lock_failed(source))
+        private::open(&self.path.join("lock")).map_err(|source| self.lock_failed(source))
     }
 
     fn lock_failed(&self, source: io::Error) -> Error {
@@ -315,14 +319,8 @@ impl StateDirectory {
         let temporary = self.path.join(format!(".{}.json.new", entry.name));
         let failed = |source| Error::io("write", &path, source);
         let text = serde_json::to_string_pretty(entry).map_err(|e| failed(e.into()))?;
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&temporary)
-            .map_err(failed)?;
+        let mut file = private::open(&temporary).map_err(failed)?;
+        file.set_len(0).map_err(failed)?;
         file.write_all(text.as_bytes()).map_err(failed)?;
         fs::rename(&temporary, &path).map_err(failed)
     }

@@ -29,6 +29,8 @@ pub enum Canary {
     StaleKept,
     /// A snapshot is made without a look at how far objects may have been deleted.
     HorizonIgnored,
+    /// A host that was taken over takes the volume back because the other one has not committed yet.
+    TakenBack,
     /// The bucket creates what is there already.
     CarelessCreation,
     /// The bucket swaps whatever is there.
@@ -37,7 +39,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 15] = [
+    pub const ALL: [Canary; 16] = [
         Canary::EarlyAnswer,
         Canary::FenceDeleted,
         Canary::NameReused,
@@ -51,6 +53,7 @@ impl Canary {
         Canary::MarksIgnored,
         Canary::StaleKept,
         Canary::HorizonIgnored,
+        Canary::TakenBack,
         Canary::CarelessCreation,
         Canary::CarelessSwap,
     ];

@@ -9,7 +9,7 @@ use coulter_object::bucket::{Bucket, Created};
 use coulter_object::clerk::Clerk;
 use coulter_object::device::{Opening, adopt, begin};
 use coulter_object::kept::{Bundle, Kept};
-use coulter_object::layout::{VolumeId, data};
+use coulter_object::layout::{Stage, VolumeId, data};
 use coulter_object::marks::Marks;
 use coulter_object::pieces::PieceMap;
 use coulter_object::publish::{self, Outcome};
@@ -201,15 +201,40 @@ impl Host {
         if self.store_epoch.is_none() && self.index > 0 {
             return self.take_over();
         }
-        match begin(&mut self.opening, DEVICE_SIZE, &self.patience) {
+        let is_lost = self.is_taken_over();
+        let began = match begin(&mut self.opening, DEVICE_SIZE, &self.patience) {
+            // The mistake: no process of the other host runs.
+            Err(ReplicaError::InUse(_)) if self.canary() == Some(Canary::TakenBack) => {
+                let owner = self.opening.claimant();
+                let claim = takeover::claim(&*self.bucket, &owner, 0, &self.patience);
+                claim.map(|claim| (claim, self.opening.content.clone()))
+            }
+            other => other,
+        };
+        if is_lost && began.is_ok() {
+            let index = self.index;
+            self.shared.lock().violated(format!("host {index} undoes a take-over"));
+            return Err(Ended::Lost);
+        }
+        match began {
             // The copy may be newer than what a power cut has left here, or older.
             Ok((claim, _)) if self.canary() == Some(Canary::MarksIgnored) && claim.epoch > 1 => {
                 self.start(claim, RangeSet::new())
             }
             Ok((claim, unsure)) => self.start(claim, unsure),
-            Err(ReplicaError::Diverged(_)) => self.take_over(),
+            Err(ReplicaError::Diverged(_) | ReplicaError::InUse(_)) => self.take_over(),
             Err(error) => self.refused(error),
         }
+    }
+
+    /// Whether the volume is another store's: a take-over has begun that is not this store's claim.
+    fn is_taken_over(&self) -> bool {
+        let truth = Truth(self.shared.clone());
+        let Ok((record, _)) = history::record(&truth, &Once) else { return false };
+        let newest = record.newest().filter(|newest| newest.stage == Stage::Begun);
+        let ours = self.opening.marks.owner().map_or(0, |owner| owner.epoch);
+        let is_signed = record.owner.ends_with(&self.opening.marks.signature());
+        newest.is_some_and(|newest| newest.epoch > ours) && !is_signed
     }
 
     fn take_over(&mut self) -> Result<(), Ended> {
@@ -251,7 +276,7 @@ impl Host {
     fn is_overtaken(&self) -> bool {
         let truth = Truth(self.shared.clone());
         let record = history::record(&truth, &Once);
-        record.is_ok_and(|(record, _)| record.owner != self.opening.owner)
+        record.is_ok_and(|(record, _)| record.owner != self.opening.claimant())
     }
 
     fn start(&mut self, claim: Claim, unsure: RangeSet) -> Result<(), Ended> {

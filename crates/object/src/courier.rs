@@ -6,8 +6,10 @@
 //! - Manifests, the volume's record and deletions are one thread's, in order: the clerk's. Marks have a
 //!   thread of their own, so that a bucket that does not answer never holds up a write to a new chunk.
 //! - Every report is followed by a wake, save that pages are free.
+//! - A request that panics is one that failed. A thread that ends by a panic says so: nothing waits for it in vain.
+//! - After a failure fewer objects are sent at once: several that share a slow line may all be too slow.
 
-use crate::bucket::{Bucket, BucketError, Tag};
+use crate::bucket::{Bucket, BucketError, GuardedBucket, Tag};
 use crate::clerk::Clerk;
 use crate::history::ReplicaError;
 use crate::kept::Bundle;
@@ -17,6 +19,8 @@ use crate::names::{CommitId, ManifestId, Source};
 use crate::publish::{self, Outcome, Patience};
 use crate::shipper::JobId;
 use coulter_device::Waker;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -37,6 +41,38 @@ pub(crate) enum Report {
     Marked(Vec<u64>),
     /// They could not be.
     MarkFailed(Vec<u64>, i32),
+    /// A thread has ended by a panic, and what it was to do is not done.
+    Ended(Worker),
+}
+
+/// What a thread is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worker {
+    /// Creates objects.
+    Put,
+    /// Keeps manifests, the volume's record, and deletes.
+    Clerk,
+    /// Keeps the marks.
+    Marks,
+    /// Wakes the device's thread.
+    Clock,
+}
+
+impl Worker {
+    /// The name of its thread.
+    pub fn name(self) -> &'static str {
+        match self {
+            Worker::Put => "coulter-put",
+            Worker::Clerk => "coulter-clerk",
+            Worker::Marks => "coulter-marks",
+            Worker::Clock => "coulter-clock",
+        }
+    }
+
+    /// Whether it may wait for the bucket.
+    fn asks_the_bucket(self) -> bool {
+        matches!(self, Worker::Put | Worker::Clerk)
+    }
 }
 
 /// What the courier meets, for people.
@@ -97,33 +133,60 @@ struct Shared {
     waker: Waker,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     is_over: bool,
     weather: Weather,
+    /// Whose requests have failed since.
+    outage_of: Option<Worker>,
     /// When the device's thread wants to be woken.
     alarm: Option<Instant>,
+    /// Objects that are being sent, and how many may be.
+    sent_count: usize,
+    sent_max: usize,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Waits until one more object may be sent; `false` if the courier ends.
+    fn begin_sending(&self) -> bool {
+        let waits = |state: &mut State| !state.is_over && state.sent_count >= state.sent_max;
+        let state = self.changed.wait_while(self.lock(), waits);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        state.sent_count += 1;
+        !state.is_over
+    }
+
+    fn end_sending(&self) {
+        self.lock().sent_count -= 1;
+        self.changed.notify_all();
+    }
 }
 
 /// Tries for ever, later and later, until the courier ends.
 #[derive(Debug)]
-struct Persistent(Arc<Shared>);
-
-/// The longest time between two tries.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+struct Persistent {
+    shared: Arc<Shared>,
+    worker: Worker,
+    /// Objects that may be sent at once in the best case.
+    sent_max: usize,
+}
 
 impl Patience for Persistent {
     fn wait(&self, tries: u32, error: &BucketError) -> bool {
-        let mut state = self.0.lock();
+        let mut state = self.shared.lock();
         state.weather.outage_since.get_or_insert_with(Instant::now);
         state.weather.error = Some(error.clone());
-        let pause = Duration::from_millis(20 << tries.min(10)).min(PAUSE_MAX);
+        state.outage_of = Some(self.worker);
+        if self.worker == Worker::Put {
+            state.sent_max = (state.sent_max / 2).max(1);
+            state.sent_count -= 1;
+            self.shared.changed.notify_all();
+        }
+        let pause = publish::pause(tries, error);
         // So that many requests that failed together are not repeated together.
         let jitter = crate::random::random_u64() % (pause.as_millis() as u64 / 2 + 1);
         let until = Instant::now() + pause - Duration::from_millis(jitter);
@@ -132,16 +195,26 @@ impl Patience for Persistent {
             if now >= until {
                 break;
             }
-            let waited = self.0.changed.wait_timeout(state, until - now);
+            let waited = self.shared.changed.wait_timeout(state, until - now);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        !state.is_over
+        let goes_on = !state.is_over;
+        drop(state);
+        match self.worker {
+            Worker::Put => self.shared.begin_sending(),
+            _ => goes_on,
+        }
     }
 
     fn succeeded(&self) {
-        let mut state = self.0.lock();
-        if state.weather.outage_since.is_some() {
-            state.weather = Weather::default();
+        let mut state = self.shared.lock();
+        // What one kind of request meets says nothing of another: a full bucket still reads and deletes.
+        if state.outage_of == Some(self.worker) {
+            (state.weather, state.outage_of) = (Weather::default(), None);
+        }
+        if self.worker == Worker::Put && state.sent_max < self.sent_max {
+            state.sent_max += 1;
+            self.shared.changed.notify_all();
         }
     }
 }
@@ -154,11 +227,17 @@ pub(crate) struct Courier {
     papers: Option<Sender<Paper>>,
     marks: Option<Sender<MarkWork>>,
     reports: Receiver<Report>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<(Worker, JoinHandle<()>)>,
 }
+
+/// How long the end waits for threads that ask the bucket. What they still send then is refused, or changes nothing.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Courier {
     /// Starts `thread_count` threads for objects, and one for each of the other things.
+    ///
+    /// # Errors
+    /// When the system starts no more threads.
     pub(crate) fn start(
         bucket: Arc<dyn Bucket>,
         record: VolumeRecord,
@@ -166,49 +245,72 @@ impl Courier {
         marks: Marks,
         thread_count: usize,
         waker: Waker,
-    ) -> Courier {
-        let shared = Shared { state: Mutex::default(), changed: Condvar::new(), waker };
-        let shared = Arc::new(shared);
-        let (report, reports) = channel();
-        let mut threads = Vec::new();
-        let mut spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let thread = std::thread::Builder::new().name(name.to_string()).spawn(run);
-            threads.push(thread.expect("the system starts threads"));
+    ) -> io::Result<Courier> {
+        let bucket: Arc<dyn Bucket> = Arc::new(GuardedBucket(bucket));
+        let state = State {
+            is_over: false,
+            weather: Weather::default(),
+            outage_of: None,
+            alarm: None,
+            sent_count: 0,
+            sent_max: thread_count,
         };
-
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), waker });
+        let (report, reports) = channel();
         let volume = record.volume;
-        let (objects, work) = channel::<Parcel>();
-        let work = Arc::new(Mutex::new(work));
-        for _ in 0..thread_count {
-            let (bucket, work) = (bucket.clone(), work.clone());
-            let (shared, report) = (shared.clone(), report.clone());
-            let put = move || put_objects(&*bucket, volume, &work, &shared, &report);
-            spawn("coulter-put", Box::new(put));
-        }
-
-        let (papers, work) = channel();
-        let clerk = Clerk::new(bucket, record, tag);
-        let (shared_of_clerk, report_of_clerk) = (shared.clone(), report.clone());
-        let keep = move || keep_papers(clerk, &work, &shared_of_clerk, &report_of_clerk);
-        spawn("coulter-clerk", Box::new(keep));
-
-        let (mark, work) = channel();
-        let shared_of_marks = shared.clone();
-        spawn(
-            "coulter-marks",
-            Box::new(move || keep_marks(marks, &work, &shared_of_marks, &report)),
-        );
-
-        let shared_of_clock = shared.clone();
-        spawn("coulter-clock", Box::new(move || ring_alarms(&shared_of_clock)));
-        Courier {
-            shared,
+        let (objects, parcels) = channel::<Parcel>();
+        let (papers, paper_work) = channel();
+        let (mark, mark_work) = channel();
+        let threads = Vec::new();
+        // If a thread cannot be started, its drop ends those that were.
+        let mut courier = Courier {
+            shared: shared.clone(),
             objects: Some(objects),
             papers: Some(papers),
             marks: Some(mark),
             reports,
             threads,
+        };
+
+        let parcels = Arc::new(Mutex::new(parcels));
+        for _ in 0..thread_count {
+            let (bucket, parcels) = (bucket.clone(), parcels.clone());
+            let shared = shared.clone();
+            let put = move |report: &Sender<Report>| {
+                put_objects(&*bucket, volume, (&parcels, thread_count), &shared, report);
+            };
+            courier.start_worker(Worker::Put, &report, put)?;
         }
+        let clerk = Clerk::new(bucket, record, tag);
+        let shared_of_clerk = shared.clone();
+        courier.start_worker(Worker::Clerk, &report, move |report| {
+            keep_papers(clerk, &paper_work, &shared_of_clerk, report);
+        })?;
+        let shared_of_marks = shared.clone();
+        courier.start_worker(Worker::Marks, &report, move |report| {
+            keep_marks(marks, &mark_work, &shared_of_marks, report);
+        })?;
+        courier.start_worker(Worker::Clock, &report, move |_| ring_alarms(&shared))?;
+        Ok(courier)
+    }
+
+    /// Starts a thread that says so if it ends by a panic.
+    fn start_worker(
+        &mut self,
+        worker: Worker,
+        report: &Sender<Report>,
+        run: impl FnOnce(&Sender<Report>) + Send + 'static,
+    ) -> io::Result<()> {
+        let (report, shared) = (report.clone(), self.shared.clone());
+        let guarded = move || {
+            if catch_unwind(AssertUnwindSafe(|| run(&report))).is_err() {
+                let _ = report.send(Report::Ended(worker));
+                shared.waker.wake();
+            }
+        };
+        let thread = std::thread::Builder::new().name(worker.name().to_owned()).spawn(guarded)?;
+        self.threads.push((worker, thread));
+        Ok(())
     }
 
     pub(crate) fn create(&self, job: JobId, name: String, bytes: Vec<u8>) {
@@ -267,9 +369,15 @@ impl Drop for Courier {
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
         drop((self.objects.take(), self.papers.take(), self.marks.take()));
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
-            let _ = thread.join();
+        let until = Instant::now() + END_PATIENCE;
+        for (worker, thread) in self.threads.drain(..) {
+            while worker.asks_the_bucket() && !thread.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if thread.is_finished() || !worker.asks_the_bucket() {
+                // A thread that panicked has said so.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -277,11 +385,11 @@ impl Drop for Courier {
 fn put_objects(
     bucket: &dyn Bucket,
     volume: VolumeId,
-    work: &Mutex<Receiver<Parcel>>,
+    (work, sent_max): (&Mutex<Receiver<Parcel>>, usize),
     shared: &Arc<Shared>,
     report: &Sender<Report>,
 ) {
-    let patience = Persistent(shared.clone());
+    let patience = Persistent { shared: shared.clone(), worker: Worker::Put, sent_max };
     // Used again and again: new memory of that size would cost more than the copying.
     let mut copied = Vec::new();
     loop {
@@ -303,7 +411,12 @@ fn put_objects(
                 &copied
             }
         };
-        let Ok(outcome) = publish::create(bucket, &name, bytes, &patience) else { return };
+        let outcome = match shared.begin_sending() {
+            true => publish::create(bucket, &name, bytes, &patience).ok(),
+            false => None,
+        };
+        shared.end_sending();
+        let Some(outcome) = outcome else { return };
         let is_ours = matches!(outcome, Outcome::Ours(_));
         if report.send(Report::Created(job, is_ours)).is_err() {
             return;
@@ -370,7 +483,7 @@ fn keep_papers(
     shared: &Arc<Shared>,
     report: &Sender<Report>,
 ) {
-    let patience = Persistent(shared.clone());
+    let patience = Persistent { shared: shared.clone(), worker: Worker::Clerk, sent_max: 0 };
     while let Ok(paper) = work.recv() {
         let done = match paper {
             Paper::Manifest(id, manifest) => {

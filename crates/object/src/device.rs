@@ -11,6 +11,7 @@
 //! - What cannot be read back is shipped as zeros only if the device can still read its first block. A device that
 //!   is gone ships nothing any more: the copy stays what it was.
 //! - A chunk's mark is durable before the chunk changes ([`crate::marks`]).
+//! - If a thread that ships has ended by a panic, nothing is shipped any more; flushes with [`Ack::Remote`] fail.
 //! - A drop ships what is left, for a while ([`LINGER`]).
 //!
 //! What was written is kept in memory until it is sent ([`crate::kept`]); what found no room there is read back.
@@ -21,12 +22,12 @@ mod held;
 mod opening;
 mod replica;
 
-pub use crate::courier::Weather;
+pub use crate::courier::{Weather, Worker};
 use flight::{Flight, changed_range, flush_number, is_crossed};
 use gather::{ReadBack, UNREADABLE_UNIT};
 pub use opening::{CHUNK_SIZE, Opening, adopt, begin};
 use replica::Leaving;
-pub use replica::{Replica, Status};
+pub use replica::{Replica, Status, Waiting};
 
 use crate::courier::{Courier, Report};
 use crate::history::ReplicaError;
@@ -90,6 +91,10 @@ pub struct ShippedDevice<D: Device> {
     scratch: Vec<Completion>,
     replica: Replica,
     commits_at_last_clearing: u64,
+    /// When an object was created last.
+    last_created: Instant,
+    /// A thread that has ended, so that nothing is shipped any more.
+    ended: Option<Worker>,
 }
 
 impl<D: Device> ShippedDevice<D> {
@@ -101,7 +106,7 @@ impl<D: Device> ShippedDevice<D> {
         let size = inner.properties().size;
         let mut opening = opening;
         let (claim, unsure) = begin(&mut opening, size, &Briefly)?;
-        Ok(ShippedDevice::start(inner, opening, claim, unsure))
+        ShippedDevice::start(inner, opening, claim, unsure)
     }
 
     /// Ships `inner`, which was just restored to the state that `claim` found.
@@ -116,24 +121,28 @@ impl<D: Device> ShippedDevice<D> {
         let size = inner.properties().size;
         assert_eq!(size, claim.record.device_size, "it was restored to this size");
         adopt(&mut opening.marks, &claim, size, false)?;
-        Ok(ShippedDevice::start(inner, opening, claim, RangeSet::new()))
+        ShippedDevice::start(inner, opening, claim, RangeSet::new())
     }
 
     /// Ships `inner`, of which `claim` is what it was shipped as, except for what `unsure` says may differ: what
     /// [`begin`] returns.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Threads`].
     pub fn start(
         inner: D,
         opening: Opening,
         claim: Claim,
         unsure: RangeSet,
-    ) -> (ShippedDevice<D>, Replica) {
+    ) -> Result<(ShippedDevice<D>, Replica), ReplicaError> {
         let Opening { bucket, settings, marks, .. } = opening;
         let marked: BTreeSet<u64> = marks.iter().collect();
         let shipper = Shipper::new(settings, claim.record.volume, claim.history, unsure);
         let waker = inner.waker();
         let threads = settings.captures_max + 1;
         let courier =
-            Courier::start(bucket, claim.record, claim.tag, marks, threads, waker.clone());
+            Courier::start(bucket, claim.record, claim.tag, marks, threads, waker.clone())
+                .map_err(ReplicaError::Threads)?;
         let replica = Replica::new(courier.outlook(), waker);
         let depth = inner.properties().queue_depth;
         let device = ShippedDevice {
@@ -165,8 +174,10 @@ impl<D: Device> ShippedDevice<D> {
             scratch: Vec::with_capacity(depth),
             replica: replica.clone(),
             commits_at_last_clearing: 0,
+            last_created: Instant::now(),
+            ended: None,
         };
-        (device, replica)
+        Ok((device, replica))
     }
 
     /// Passes a command to the device within.
@@ -222,6 +233,18 @@ impl<D: Device> ShippedDevice<D> {
         false
     }
 
+    /// Without the thread that keeps the marks no chunk can be marked any more: what would change one fails.
+    fn fail_unmarked(&mut self) {
+        if self.ended != Some(Worker::Marks) {
+            return;
+        }
+        let lost: Vec<u64> = self.marking.iter().copied().collect();
+        for command in held::take_those_in(&mut self.held, &lost) {
+            let result = Err(DeviceError::of(DeviceErrorKind::Gone));
+            self.ready.push(Completion { tag: command.tag, result });
+        }
+    }
+
     /// Does what can be done without waiting.
     fn step(&mut self) {
         while let Some(report) = self.courier.report() {
@@ -229,7 +252,11 @@ impl<D: Device> ShippedDevice<D> {
         }
         let mut shared = self.replica.lock();
         let (wants_commit, leaving) = (std::mem::take(&mut shared.wants_commit), shared.leaving);
+        let ack = shared.ack.take();
         drop(shared);
+        if let Some(ack) = ack {
+            self.acknowledge(ack);
+        }
         if wants_commit {
             self.shipper.ask_for_commit();
             // So that the next status is told anew.
@@ -247,6 +274,7 @@ impl<D: Device> ShippedDevice<D> {
             self.fail_all();
         } else {
             self.release();
+            self.fail_unmarked();
         }
         self.clear_marks();
         let due = self.shipper.due().filter(|_| self.ships());
@@ -262,10 +290,17 @@ impl<D: Device> ShippedDevice<D> {
     fn take_report(&mut self, report: Report) {
         match report {
             Report::Created(_, true) | Report::Manifest(_) if !self.ships() => {}
-            Report::Created(job, is_ours) => self.shipper.handle_created(job, is_ours),
+            Report::Created(job, is_ours) => {
+                self.last_created = Instant::now();
+                self.shipper.handle_created(job, is_ours);
+            }
             Report::Manifest(id) => self.shipper.handle_manifest(id),
             Report::Copied(bundle) => self.kept.give_back(bundle),
             Report::Fenced => self.shipper.fence(),
+            Report::Ended(worker) => {
+                self.ended.get_or_insert(worker);
+                self.stop();
+            }
             Report::Marked(chunks) => {
                 for chunk in chunks {
                     self.marking.remove(&chunk);
@@ -354,27 +389,34 @@ impl<D: Device> ShippedDevice<D> {
         if result.is_ok() {
             self.flushed = self.flushed.max(number);
         }
-        if self.has_left && !self.has_stopped {
-            self.flushes.remove(&number);
-            self.ready.push(Completion { tag: command.tag, result });
-            return;
-        }
-        if self.settings.ack == Ack::Remote && self.has_stopped {
-            // The copy does not have it, whatever the device says.
-            self.flushes.remove(&number);
-            let result = Err(DeviceError::of(DeviceErrorKind::Gone));
-            self.ready.push(Completion { tag: command.tag, result });
-            return;
-        }
-        if self.settings.ack == Ack::Remote {
+        // The copy does not have what the device says is durable.
+        let is_short = self.settings.ack == Ack::Remote && self.has_stopped;
+        let result = if is_short { Err(DeviceError::of(DeviceErrorKind::Gone)) } else { result };
+        // Of those that were submitted before the copy counted, or after it has ceased to, it is not asked.
+        let is_asked = self.settings.ack == Ack::Remote && self.ships();
+        if is_asked && self.flushes.contains_key(&number) {
             if result.is_ok() {
                 self.shipper.handle_flushed(number);
                 return;
             }
-            self.flushes.remove(&number);
             self.shipper.handle_flush_failed(number);
         }
+        self.flushes.remove(&number);
         self.ready.push(Completion { tag: command.tag, result });
+    }
+
+    /// What a flush waits for from now on. Those that wait for the copy alone are answered if they need not any more.
+    fn acknowledge(&mut self, ack: Ack) {
+        if ack == self.settings.ack {
+            return;
+        }
+        self.settings.ack = ack;
+        self.shipper.acknowledge(ack);
+        if ack == Ack::Local && !self.has_stopped {
+            self.answer_flushes(Ok(()));
+            // The device within answers the others.
+            self.flushes.clear();
+        }
     }
 
     fn has_changed(&mut self, range: &Range<u64>, handle: fn(&mut Shipper, Range<u64>)) {
@@ -403,7 +445,8 @@ impl<D: Device> ShippedDevice<D> {
     fn leave(&mut self, leaving: Leaving) {
         match leaving {
             Leaving::Until(until) if self.ships() && Instant::now() >= until => {
-                let is_out = self.replica.status().weather.outage_since.is_some();
+                let is_out = self.replica.status().weather.outage_since.is_some()
+                    || self.last_created.elapsed() >= LINGER;
                 if is_out && !self.shipper.is_idle() {
                     self.has_left = true;
                     self.answer_flushes(Ok(()));
@@ -487,6 +530,8 @@ impl<D: Device> ShippedDevice<D> {
             has_stopped: self.has_stopped,
             has_left: self.has_left,
             is_idle,
+            ended: self.ended,
+            waiting: Waiting { flushes: self.flushes.len(), writes: self.held.len() },
         };
     }
 

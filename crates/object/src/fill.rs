@@ -119,7 +119,7 @@ impl<D: Device> FillingDevice<D> {
     /// missing; `is_whole` is called once none is, from another thread.
     ///
     /// # Errors
-    /// [`ReplicaError::File`] when the marks cannot be kept.
+    /// [`ReplicaError::File`] when the marks cannot be kept, [`ReplicaError::Threads`].
     pub fn new(
         inner: D,
         bucket: Arc<dyn Bucket>,
@@ -141,6 +141,7 @@ impl<D: Device> FillingDevice<D> {
             (missing, is_whole, missing_set.is_empty()),
             inner.waker(),
         );
+        let fetcher = fetcher.map_err(ReplicaError::Threads)?;
         let fill = Fill::default();
         let device = FillingDevice {
             ready: Vec::with_capacity(inner.properties().queue_depth),
@@ -253,6 +254,11 @@ impl<D: Device> FillingDevice<D> {
             Report::Fetched(chunk, Err(error)) => {
                 self.fail(chunk, DeviceError::of(DeviceErrorKind::Io), error.to_string());
             }
+            Report::Ended(why) => {
+                // What was recorded is whole; the rest is fetched after the next opening.
+                self.tell(Some(why));
+                self.note_gone(DeviceError::of(DeviceErrorKind::Gone));
+            }
             Report::Recorded(chunks, Ok(())) => {
                 for chunk in chunks {
                     let before = self.progress.remove(&chunk);
@@ -348,14 +354,20 @@ impl<D: Device> FillingDevice<D> {
         };
         let mut room = fetcher::BEHIND.saturating_sub(self.progress.values().filter(busy).count());
         if room == 0 {
+            self.fetcher.set_alarm(None);
             return;
         }
         let now = Instant::now();
         let mut next = Vec::new();
+        let mut again_at: Option<Instant> = None;
         for chunk in &self.missing {
             let is_due = match self.progress.get(chunk) {
                 None => true,
-                Some(Progress::Failed(again)) => *again <= now,
+                Some(Progress::Failed(again)) if *again > now => {
+                    again_at = Some(again_at.map_or(*again, |at| at.min(*again)));
+                    false
+                }
+                Some(Progress::Failed(_)) => true,
                 Some(_) => false,
             };
             if is_due {
@@ -369,6 +381,10 @@ impl<D: Device> FillingDevice<D> {
         for chunk in next {
             self.progress.insert(chunk, Progress::Fetching);
             self.fetcher.fetch(chunk);
+        }
+        // No command need come: what could not be had is asked for again by itself.
+        if room > 0 {
+            self.fetcher.set_alarm(again_at);
         }
     }
 

@@ -55,6 +55,8 @@ pub enum ReplicaError {
     InUse(String),
     /// The local file failed.
     File(std::io::Error),
+    /// A thread cannot be started.
+    Threads(std::io::Error),
 }
 
 impl fmt::Display for ReplicaError {
@@ -101,6 +103,7 @@ impl fmt::Display for ReplicaError {
                 write!(f, "{owner} has the volume and may be writing to it")
             }
             ReplicaError::File(error) => write!(f, "the local file: {error}"),
+            ReplicaError::Threads(error) => write!(f, "a thread cannot be started: {error}"),
         }
     }
 }

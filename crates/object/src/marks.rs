@@ -17,15 +17,20 @@
 //! ```
 //!
 //! If any of this cannot be believed, every chunk may differ.
+//!
+//! The signature is durable before the file is used. An owner in the volume's record ends with it, so a store
+//! recognizes a claim of its own that a crash cut short, and no other store takes that claim for its own.
 
-use crate::layout::{VolumeId, checksum};
-use std::fs::{File, OpenOptions};
+use crate::layout::{VolumeId, checksum, nonce};
+use coulter_system::private;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"CLTRMARK";
 const VERSION: u32 = 1;
+const SIGNATURE_OFFSET: u64 = 64;
 const BITMAP_OFFSET: u64 = 4096;
 
 /// What the marks belong to.
@@ -48,24 +53,25 @@ pub struct Marks {
     file: Option<File>,
     bits: Vec<u8>,
     owner: Option<Owner>,
+    signature: [u8; 16],
 }
 
 impl Marks {
     /// Marks that nothing survives: for tests.
     pub fn in_memory() -> Marks {
-        Marks { file: None, bits: Vec::new(), owner: None }
+        Marks { file: None, bits: Vec::new(), owner: None, signature: nonce() }
     }
 
-    /// The marks in a file, which is made if there is none.
+    /// The marks in a file of the user alone, which is made if there is none.
     ///
     /// # Errors
     /// When it cannot be opened or read. A file that makes no sense counts as none.
     pub fn open(path: &Path) -> io::Result<Marks> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = private::open(path)?;
         let size = file.metadata()?.len();
         let mut header = [0; 52];
-        let mut marks = Marks { file: None, bits: Vec::new(), owner: None };
+        let signature = signature(&file)?;
+        let mut marks = Marks { file: None, bits: Vec::new(), owner: None, signature };
         if size >= BITMAP_OFFSET {
             file.read_exact_at(&mut header, 0)?;
             if let Some(owner) = decode_header(&header) {
@@ -84,6 +90,12 @@ impl Marks {
     /// What they belong to, if that is known.
     pub fn owner(&self) -> Option<Owner> {
         self.owner
+    }
+
+    /// How a claim with these marks is signed.
+    pub fn signature(&self) -> String {
+        let digits: String = self.signature.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("marks {digits}")
     }
 
     /// Chunks that may differ.
@@ -161,6 +173,22 @@ impl Marks {
     }
 }
 
+/// The signature in a file of marks; a file without one gets one, durably.
+fn signature(file: &File) -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 20];
+    let is_read = file.read_exact_at(&mut bytes, SIGNATURE_OFFSET).is_ok();
+    let (signature, sum) = bytes.split_last_chunk::<4>().expect("20 bytes have 4 at their end");
+    let found: [u8; 16] = signature.try_into().expect("16 bytes are left");
+    if is_read && checksum(&found) == u32::from_le_bytes(*sum) {
+        return Ok(found);
+    }
+    let made = nonce();
+    let bytes = [&made[..], &checksum(&made).to_le_bytes()].concat();
+    file.write_all_at(&bytes, SIGNATURE_OFFSET)?;
+    file.sync_all()?;
+    Ok(made)
+}
+
 fn chunk_count(owner: &Owner) -> u64 {
     owner.device_size.div_ceil(owner.chunk_size.into())
 }
@@ -200,6 +228,7 @@ fn decode_header(header: &[u8; 52]) -> Option<Owner> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::OpenOptions;
 
     const OWNER: Owner =
         Owner { volume: VolumeId([7; 16]), device_size: 100 << 20, chunk_size: 8 << 20, epoch: 3 };
@@ -214,8 +243,10 @@ mod tests {
         assert_eq!(marks.iter().count(), 13, "100 MiB are 13 chunks of 8 MiB");
         marks.clear(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).expect("the file is written");
         marks.set(&[3, 12]).expect("the file is written");
+        let signature = marks.signature();
         drop(marks);
         let marks = Marks::open(&path).expect("a file");
+        assert_eq!(marks.signature(), signature);
         assert_eq!(marks.owner(), Some(OWNER));
         assert_eq!(marks.iter().collect::<Vec<_>>(), [3, 12]);
         assert!(marks.is_set(12) && !marks.is_set(11) && !marks.is_set(1000));

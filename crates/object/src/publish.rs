@@ -7,8 +7,9 @@
 //!   refused, the object is read and compared as above. A try that is carried out late meets another tag,
 //!   and is refused.
 
-use crate::bucket::{Bucket, BucketError, Created, Object, Swapped, Tag};
+use crate::bucket::{Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Decides whether, and when, a request is tried again.
 pub trait Patience {
@@ -19,18 +20,35 @@ pub trait Patience {
     fn succeeded(&self) {}
 }
 
-/// Tries a few times and then gives up: for commands that a person waits for.
+/// For commands that a person waits for: a service that does not answer is asked for a few seconds, one that answers
+/// that it is overloaded for a few minutes.
 #[derive(Clone, Copy, Debug)]
 pub struct Briefly;
 
+/// Tries of a request that is not answered.
+const SILENT_TRIES: u32 = 8;
+/// Tries of one that is answered with an overload: three minutes, or longer if the service asks for that.
+const OVERLOADED_TRIES: u32 = 44;
+/// The longest time between two of them.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The longest time between two tries that a service may ask for.
+const ASKED_MAX: Duration = Duration::from_secs(60);
+
 impl Patience for Briefly {
     fn wait(&self, tries: u32, error: &BucketError) -> bool {
-        let again = error.kind == crate::bucket::BucketErrorKind::Busy && tries < 8;
+        let tries_max = error.retry_after.map_or(SILENT_TRIES, |_| OVERLOADED_TRIES);
+        let again = error.kind == BucketErrorKind::Busy && tries < tries_max;
         if again {
-            std::thread::sleep(std::time::Duration::from_millis(20 << tries));
+            std::thread::sleep(pause(tries, error));
         }
         again
     }
+}
+
+/// Time until the next try: longer and longer, and what the service asks for.
+pub(crate) fn pause(tries: u32, error: &BucketError) -> Duration {
+    let own = Duration::from_millis(20 << tries.min(10)).min(PAUSE_MAX);
+    own.max(error.retry_after.unwrap_or_default().min(ASKED_MAX))
 }
 
 /// The end of [`create`].
@@ -147,8 +165,7 @@ fn retried<T>(
                 return Ok(outcome);
             }
             Ok(None) => {
-                let kind = crate::bucket::BucketErrorKind::Busy;
-                BucketError::new(kind, "an object was there and then was not")
+                BucketError::new(BucketErrorKind::Busy, "an object was there and then was not")
             }
             Err(error) => error,
         };

@@ -142,7 +142,7 @@ impl Url {
             Url::Directory(path) => {
                 if create
                     && !path.is_dir()
-                    && let Err(error) = std::fs::create_dir(path)
+                    && let Err(error) = coulter_system::private::create_directory(path)
                 {
                     let message = format!("{}: {}", path.display(), in_words(&error));
                     return Err(BucketError::new(BucketErrorKind::NoBucket, message));

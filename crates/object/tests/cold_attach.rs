@@ -217,7 +217,8 @@ fn a_volume_of_a_tebibyte_is_attached_cold_with_few_requests() {
     let filling =
         FillingDevice::new(cache, bucket.clone(), &claim.record, pieces, missing, is_whole);
     let (device, _) = filling.expect("marks in memory");
-    let (device, _) = ShippedDevice::start(device, opening, claim, RangeSet::new());
+    let started = ShippedDevice::start(device, opening, claim, RangeSet::new());
+    let (device, _) = started.expect("threads start");
     let volume = open(device);
     let mut bytes = [0; BLOCK];
     let mut random = Random::new(1);

@@ -67,7 +67,8 @@ fn attach<D: Device>(
     let filling =
         FillingDevice::new(cache, bucket.clone(), &claim.record, pieces, missing, Box::new(|| {}));
     let (device, fill) = filling.expect("the record can be kept");
-    let (device, replica) = ShippedDevice::start(device, opening, claim, unsure);
+    let started = ShippedDevice::start(device, opening, claim, unsure);
+    let (device, replica) = started.expect("threads start");
     (device, replica, fill)
 }
 

@@ -124,7 +124,34 @@ fn a_host_that_has_opened_the_volume_and_not_committed_is_not_fenced_in_passing(
     takeover::give_up(&*bucket, claim.epoch, &Briefly).expect("it is the other's");
     again(|_| false).expect("the other has given the volume up, and wrote nothing");
     takeover::claim(&*bucket, "another", 0, &Briefly).expect("nobody else claims");
-    again(|owner| owner == "another").expect("that one has ended");
+    let refused = again(|_| true);
+    assert!(
+        matches!(refused, Err(ReplicaError::InUse(_))),
+        "its process is not its store: {refused:?}"
+    );
+}
+
+#[test]
+fn a_claim_of_its_own_that_a_crash_cut_short_keeps_no_store_out() {
+    let bucket: Arc<dyn Bucket> = Arc::new(MemoryBucket::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+    let volume = open(device);
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(7));
+    oracle.write(&volume, &mut random, 50).expect("nothing fails");
+    volume.close().expect("it is closed in order");
+    // The epoch has begun, and the marks do not know it yet.
+    let claimant = stamped::opening(bucket.clone(), BUSY, marks(folder.path())).claimant();
+    takeover::claim(&*bucket, &claimant, 0, &Briefly).expect("nobody else claims");
+    let again = |has_ended: fn(&str) -> bool| {
+        let opening = stamped::opening(bucket.clone(), BUSY, marks(folder.path()));
+        let inner = store.open().expect("it is free");
+        ShippedDevice::open(inner, Opening { has_ended, ..opening }).map(|_| ())
+    };
+    let refused = again(|_| false);
+    assert!(matches!(refused, Err(ReplicaError::InUse(_))), "a copy of it may run: {refused:?}");
+    again(|_| true).expect("it is this store's claim");
 }
 
 /// Names that a history is first asked for.

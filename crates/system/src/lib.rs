@@ -9,6 +9,7 @@ mod further_devices;
 pub mod holders;
 pub mod loop_devices;
 pub mod mounts;
+pub mod private;
 pub mod process;
 pub mod processes;
 pub mod sparse;

@@ -15,6 +15,8 @@ pub enum CopyError {
     Failed { action: &'static str, url: String, error: ReplicaError },
     /// `restore` to where something is.
     FileExists { path: PathBuf },
+    /// A file of an earlier `restore` to the same place, which was cut short or goes on.
+    PartExists { path: PathBuf },
     /// A snapshot was to be named, and was not.
     NoName { url: String },
     /// `replica verify` has found damaged or missing objects.
@@ -86,6 +88,11 @@ impl CopyError {
                 usage(format!("cannot restore to {}", path.display()))
                     .why("something is there already")
                     .help("name a file that is not there yet")
+            }
+            CopyError::PartExists { path } => {
+                fault(format!("cannot make {}", path.display()))
+                    .why("something is there already: another `restore` writes it, or one was killed")
+                    .help("if no `restore` runs, delete it and try again")
             }
             CopyError::NoName { url } => usage(format!("cannot tell which snapshot of {url} is meant"))
                 .why("the URL names the copy alone")

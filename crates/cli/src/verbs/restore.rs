@@ -10,8 +10,12 @@ use coulter_object::pieces::PieceMap;
 use coulter_object::publish::Briefly;
 use coulter_object::takeover::{self, Claim};
 use coulter_object::{ReplicaError, Url, history, lineage, restore, snapshot};
+use coulter_system::private;
 use coulter_terminal::Size;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Requests at once.
@@ -175,7 +179,8 @@ impl Restore {
 
     /// Takes the volume over.
     fn claim(&self, bucket: &dyn Bucket) -> Result<Claim, ReplicaError> {
-        let (owner, seen) = (replication::owner(), replication::seconds_since_1970());
+        let owner = replication::owner_in_file(&self.file);
+        let seen = replication::seconds_since_1970();
         let newest = history::newest(bucket, &Briefly);
         if self.despite_damage && newest.as_ref().is_err_and(ReplicaError::is_of_object) {
             let (claim, why) = takeover::claim_anyway(bucket, &owner, seen, &Briefly)?;
@@ -200,33 +205,36 @@ impl Restore {
         pieces: &PieceMap,
         size: u64,
     ) -> Result<(), CliError> {
-        let part = part_of(&self.file);
-        let written = self.write_part(&part, bucket, volume, pieces, size);
-        if written.is_err() {
-            let _ = fs::remove_file(&part);
+        let part = &part_of(&self.file);
+        let file = private::create_new(part).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => CopyError::PartExists { path: part.to_owned() }.into(),
+            _ => CliError::io("make", part, source),
+        })?;
+        let made = self.fill_part(part, &file, bucket, volume, pieces, size);
+        if made.is_err() {
+            let _ = fs::remove_file(part);
         }
-        written
+        made
     }
 
-    fn write_part(
+    fn fill_part(
         &self,
         part: &Path,
+        file: &File,
         bucket: &dyn Bucket,
         volume: VolumeId,
         pieces: &PieceMap,
         size: u64,
     ) -> Result<(), CliError> {
         let io = |action| move |source| CliError::io(action, part, source);
-        let file = File::create(part).map_err(io("make"))?;
         file.set_len(size).map_err(io("make"))?;
         let bar = terminal::progress("restoring", pieces.total());
         let progress = |bytes| bar.set_position(bytes);
-        let restored =
-            restore::restore(bucket, volume, pieces, &file, THREADS, &Briefly, &progress);
+        let restored = restore::restore(bucket, volume, pieces, file, THREADS, &Briefly, &progress);
         bar.finish_and_clear();
         restored.map_err(|error| self.copy.failed("restore", error))?;
         file.sync_all().map_err(io("write"))?;
-        fs::rename(part, &self.file).map_err(io("rename"))?;
+        rename_new(part, &self.file).map_err(io("rename"))?;
         let directory = self.file.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = directory.unwrap_or(Path::new("."));
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
@@ -248,6 +256,15 @@ impl Restore {
             ))?;
         }
         Ok(())
+    }
+}
+
+/// Gives a file its name, if nothing has that name by now.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // This file system cannot.
+        Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
+        other => Ok(other?),
     }
 }
 

@@ -11,6 +11,7 @@ use clap::Args;
 use coulter_check::salvage::{self, Options, Range, Salvage as Outcome, SalvageError, State};
 use coulter_check::{Phase, Progress, Report};
 use coulter_daemon::state::StateDirectory;
+use coulter_system::private;
 use coulter_terminal::Size;
 use serde::Serialize;
 use std::fs::File;
@@ -173,7 +174,7 @@ fn take(blocks: &mut LockedBlocks, image: &mut Image) -> Result<Outcome, Salvage
 
 /// Made before anything is taken out: what cannot be written is better known at once.
 fn make_map(path: &Path) -> Result<File, CliError> {
-    File::create_new(path).map_err(|source| CliError::io("make", path, source))
+    private::create_new(path).map_err(|source| CliError::io("make", path, source))
 }
 
 /// Says of each byte of the image what is known of it, as GNU ddrescue does.

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 pub enum StateError {
     /// The state directory belongs to somebody else.
     ForeignStateDirectory { path: PathBuf, owner: u32 },
+    /// Others may write to the state directory.
+    OpenStateDirectory { path: PathBuf },
     /// A volume name with letters that a file name or a shell would trip over.
     NameInvalid { name: String },
     /// The control socket would not fit into a socket address.
@@ -43,6 +45,11 @@ impl StateError {
                         0 => "run the command with sudo, or name another one with --state-directory",
                         _ => "run the command as that user, or name another one with --state-directory",
                     })
+            }
+            StateError::OpenStateDirectory { path } => {
+                fault(format!("cannot use the state directory {}", path.display()))
+                    .why("other users may write to it, and could pose as a daemon")
+                    .help(format!("run `chmod go-w {}`", path.display()))
             }
             StateError::NameInvalid { name } => usage(format!("'{name}' cannot name a volume"))
                 .why("a name is 1 to 64 letters, digits or ._-+, and starts with a letter or digit")

@@ -7,13 +7,14 @@
 //!   swap is the creation of the next version, so of two that start from one version one wins. A
 //!   version's number is its tag. Older versions are removed afterwards; whoever lists meanwhile sees
 //!   both, and takes the newer.
-//! - A file is never changed once it has its name.
+//! - A file is never changed once it has its name. Files and directories are the user's alone.
 //! - Every path leads through the descriptor of the directory that was opened. A share that was unmounted, or a
 //!   directory that was put in its place, is not taken for the bucket; and it cannot be unmounted in passing.
 //!
 //! Names consist of letters, digits, `-`, `.` and `/`, as all names of [`crate::names`] do.
 
 use super::{Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag};
+use coulter_system::private;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -92,7 +93,7 @@ impl DirectoryBucket {
         make_directory(&self.root, &directory)?;
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         let path = directory.join(format!("{:016x}-{count}", self.nonce));
-        let written = File::create_new(&path).and_then(|mut file| {
+        let written = private::create_new(&path).and_then(|mut file| {
             file.write_all(bytes)?;
             file.sync_all()
         });
@@ -264,7 +265,7 @@ fn make_directory(root: &Path, directory: &Path) -> io::Result<()> {
     // The root is never made: where it is gone, so is the volume.
     let above = above.ok_or_else(|| io::Error::from(ErrorKind::NotFound))?;
     make_directory(root, above)?;
-    match fs::create_dir(directory) {
+    match private::create_directory(directory) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => sync_directory(above),
     }

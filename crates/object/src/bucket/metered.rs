@@ -179,7 +179,9 @@ impl<B: Bucket> Bucket for MeteredBucket<B> {
         let created = self.inner.create(name, bytes);
         let counters = self.meter.counters(Cause::of(name));
         count(&counters.puts, 1);
-        count(&counters.sent_bytes, bytes.len() as u64);
+        if created.is_ok() {
+            count(&counters.sent_bytes, bytes.len() as u64);
+        }
         created
     }
 
@@ -187,7 +189,9 @@ impl<B: Bucket> Bucket for MeteredBucket<B> {
         let swapped = self.inner.swap(name, tag, bytes);
         let counters = self.meter.counters(Cause::of(name));
         count(&counters.puts, 1);
-        count(&counters.sent_bytes, bytes.len() as u64);
+        if swapped.is_ok() {
+            count(&counters.sent_bytes, bytes.len() as u64);
+        }
         swapped
     }
 

@@ -16,6 +16,7 @@ mod cautions;
 mod directory;
 #[cfg(feature = "faults")]
 pub mod faulty;
+mod guarded;
 mod memory;
 mod metered;
 #[cfg(feature = "s3")]
@@ -23,6 +24,7 @@ mod s3;
 
 pub use directory::DirectoryBucket;
 pub(crate) use directory::in_words;
+pub(crate) use guarded::{GuardedBucket, words_of};
 pub use memory::MemoryBucket;
 pub use metered::{Cause, Meter, MeteredBucket, Prices, Usage};
 #[cfg(feature = "s3")]
@@ -32,6 +34,7 @@ use crate::layout::VolumeId;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a service calls one version of an object. Compared, never interpreted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,6 +157,8 @@ pub struct BucketError {
     pub kind: BucketErrorKind,
     /// What the service or the system said, for people.
     pub message: String,
+    /// The service has answered, and asks for this much time before the next try.
+    pub retry_after: Option<Duration>,
 }
 
 /// Kinds of failure, by what to do about them.
@@ -171,19 +176,23 @@ pub enum BucketErrorKind {
     Unsupported,
     /// There is no room left, or a quota is used up.
     Full,
+    /// The service has answered that it will not do this: another try says the same.
+    Refused,
 }
 
 impl BucketError {
     /// A failure of a kind.
     pub fn new(kind: BucketErrorKind, message: impl Into<String>) -> BucketError {
-        BucketError { kind, message: message.into() }
+        BucketError { kind, message: message.into(), retry_after: None }
     }
 }
 
 impl fmt::Display for BucketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
+            BucketErrorKind::Busy if self.retry_after.is_some() => "the bucket is overloaded",
             BucketErrorKind::Busy => "the bucket does not answer",
+            BucketErrorKind::Refused => "the bucket refuses the request",
             BucketErrorKind::Denied => "the bucket refuses access",
             BucketErrorKind::NoBucket => "there is no such bucket",
             BucketErrorKind::Unsupported => "the bucket lacks what is needed",

@@ -8,7 +8,8 @@
 //!   again; it does *not* mean that the object exists.
 //! - `403`, and `400` of a token that has expired: credentials or clock. They are read anew before the next try.
 //! - `404` of a read: no such object, unless the service says `NoSuchBucket`.
-//! - Everything else that is no success, and every failure of the connection: the outcome is unknown.
+//! - `429` and `5xx`: overloaded, and `Retry-After` is kept. Other answers: refused, and another try says the same.
+//! - Every failure of the connection: the outcome is unknown.
 //!
 //! # Does not
 //! send credentials over a plain connection, save to this machine: see [`S3Options::from_environment`].
@@ -18,9 +19,13 @@ use super::{Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag}
 use rusty_s3::actions::{ListObjectsV2, S3Action};
 use rusty_s3::{Bucket as Place, Credentials, UrlStyle};
 use std::fmt;
+use std::io;
+use std::net::IpAddr;
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -31,6 +36,8 @@ const SIGNED_FOR: Duration = Duration::from_secs(900);
 const CREDENTIALS_FOR: Duration = Duration::from_secs(60);
 /// Connections that are kept for the next request: as many as there are requests at once.
 const CONNECTIONS_KEPT: usize = 40;
+/// How many times longer an answer may stay away than a part of a request may take to be sent.
+const READS_WAIT_LONGER: u32 = 4;
 /// Bytes of an answer at most.
 const ANSWER_MAX: u64 = 64 << 20;
 
@@ -45,7 +52,8 @@ pub struct S3Options {
     pub is_virtual_host: bool,
     /// The file that holds credentials if the environment has none, and which of its profiles counts.
     pub credentials_file: Option<(PathBuf, String)>,
-    /// How long a request may take.
+    /// How long a request may send nothing; for an answer it waits longer, because the system still sends what it
+    /// has taken. A request that goes on has no limit: a slow line is no reason to begin anew.
     pub timeout: Duration,
 }
 
@@ -68,7 +76,7 @@ impl S3Options {
             region,
             is_virtual_host,
             credentials_file: file.map(|file| (file, profile)),
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(30),
         }
     }
 }
@@ -90,24 +98,35 @@ impl S3Bucket {
     /// [`BucketErrorKind::Unsupported`] if the endpoint is no URL, or a plain one of another machine.
     pub fn open(name: &str, prefix: &str, options: &S3Options) -> Result<S3Bucket, BucketError> {
         let unsupported = |message: String| BucketError::new(BucketErrorKind::Unsupported, message);
-        let endpoint = options.endpoint.parse::<ureq::http::Uri>();
-        let endpoint =
-            endpoint.map_err(|error| unsupported(format!("{}: {error}", options.endpoint)))?;
-        let host = endpoint.host().unwrap_or_default();
-        let is_here = matches!(host, "localhost" | "[::1]") || host.starts_with("127.");
-        if endpoint.scheme_str() != Some("https") && !is_here {
-            let message = format!("{}: credentials are sent over https only", options.endpoint);
-            return Err(unsupported(message));
-        }
         let style = if options.is_virtual_host { UrlStyle::VirtualHost } else { UrlStyle::Path };
+        // What is judged is what the signed URLs are made of: two parsers could read one text in two ways.
         let url = options.endpoint.parse();
-        let url = url.map_err(|error| unsupported(format!("{}: {error}", options.endpoint)))?;
+        let url: url::Url =
+            url.map_err(|error| unsupported(format!("{}: {error}", options.endpoint)))?;
+        let is_plain = match (url.scheme(), url.host_str()) {
+            ("https", Some(_)) => false,
+            ("http", Some(host)) if is_this_machine(host) => true,
+            ("http", Some(_)) => {
+                let message = format!("{}: credentials are sent over https only", options.endpoint);
+                return Err(unsupported(message));
+            }
+            _ => {
+                let message = format!("{}: it is no https:// URL of a host", options.endpoint);
+                return Err(unsupported(message));
+            }
+        };
         let place = Place::new(url, style, name.to_string(), options.region.clone());
         let place = place.map_err(|error| unsupported(format!("bucket '{name}': {error}")))?;
-        let config = Agent::config_builder()
+        let mut config = Agent::config_builder();
+        if is_plain {
+            // What is for this machine does not leave it.
+            config = config.proxy(None);
+        }
+        let config = config
             .http_status_as_error(false)
-            .timeout_global(Some(options.timeout))
             .timeout_connect(Some(Duration::from_secs(5)))
+            .timeout_per_write(Some(options.timeout))
+            .timeout_per_read(Some(READS_WAIT_LONGER * options.timeout))
             .max_redirects(0)
             .max_idle_connections(CONNECTIONS_KEPT)
             .max_idle_connections_per_host(CONNECTIONS_KEPT)
@@ -148,6 +167,10 @@ impl S3Bucket {
             response.body_mut().with_config().limit(64 << 10).read_to_string().unwrap_or_default();
         let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
         let code = code.map_or("", |(code, _)| code);
+        let header = |name: &str| response.headers().get(name).and_then(|it| it.to_str().ok());
+        let asked = header("retry-after").and_then(|text| text.trim().parse().ok());
+        let elsewhere = header("location").or_else(|| header("x-amz-bucket-region"));
+        let elsewhere = elsewhere.map(str::to_owned);
         let kind = match (status, code) {
             (404, _) => BucketErrorKind::NoBucket,
             (401 | 403, _) | (400, "ExpiredToken" | "TokenRefreshRequired" | "InvalidToken") => {
@@ -156,10 +179,25 @@ impl S3Bucket {
             }
             (501, _) | (400, "NotImplemented") => BucketErrorKind::Unsupported,
             (507, _) | (_, "QuotaExceeded" | "XMinioStorageFull") => BucketErrorKind::Full,
-            _ => BucketErrorKind::Busy,
+            // `409`: another request for the name is under way. A body that was cut off is `400`.
+            (408 | 409 | 425 | 429 | 500..=599, _) | (400, "RequestTimeout" | "IncompleteBody") => {
+                BucketErrorKind::Busy
+            }
+            _ => BucketErrorKind::Refused,
         };
         let code = if code.is_empty() { String::new() } else { format!(" {code}") };
-        BucketError::new(kind, format!("{}: status {status}{code}", self.url()))
+        let what = match (status, code.trim(), elsewhere) {
+            (300..=399, _, Some(place)) => {
+                format!(": the bucket is at {place}; set AWS_ENDPOINT_URL or AWS_REGION for it")
+            }
+            (300..=399, ..) => ": the bucket is in another place; set AWS_REGION for it".to_owned(),
+            (_, "RequestTimeTooSkewed", _) => ": the clock of this host is wrong".to_owned(),
+            _ => String::new(),
+        };
+        let message = format!("{}: status {status}{code}{what}", self.url());
+        let is_overload = matches!(status, 429 | 500..=599) && kind == BucketErrorKind::Busy;
+        let retry_after = is_overload.then(|| Duration::from_secs(asked.unwrap_or(0)));
+        BucketError { kind, message, retry_after }
     }
 
     fn unreachable(&self, error: &ureq::Error) -> BucketError {
@@ -255,9 +293,16 @@ impl Bucket for S3Bucket {
         }
         // A request waits for the network nearly all of its time.
         std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                names.iter().map(|name| scope.spawn(move || self.read(name, None))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("a read panics never")).collect()
+            let start =
+                |name| std::thread::Builder::new().spawn_scoped(scope, move || self.read(name, None));
+            let threads: Vec<_> = names.iter().map(|name| (name, start(name))).collect();
+            let one = |(name, thread): (&String, io::Result<ScopedJoinHandle<'_, _>>)| match thread
+            {
+                Ok(thread) => thread.join().unwrap_or_else(|cause| resume_unwind(cause)),
+                // No thread can be started now: one after the other takes longer, and is as good.
+                Err(_) => self.read(name, None),
+            };
+            threads.into_iter().map(one).collect()
         })
     }
 
@@ -327,6 +372,12 @@ impl fmt::Debug for S3Bucket {
     }
 }
 
+/// Whether a host of a URL is this machine, whatever a name server says.
+fn is_this_machine(host: &str) -> bool {
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 fn tag_of(response: &Response<Body>, bucket: &S3Bucket) -> Result<Tag, BucketError> {
     let tag = response.headers().get("etag").and_then(|tag| tag.to_str().ok());
     tag.map(|tag| Tag(tag.to_string())).ok_or_else(|| {
@@ -379,7 +430,28 @@ mod tests {
         S3Bucket::open("one", "two/", &options("https://example.org")).expect("encrypted");
         let refused = S3Bucket::open("one", "", &options("http://example.org")).expect_err("plain");
         assert_eq!(refused.kind, BucketErrorKind::Unsupported);
-        S3Bucket::open("one", "", &options("nonsense")).expect_err("no URL");
+        for here in
+            ["http://127.0.0.1:1", "http://127.8.9.1", "http://[::1]:1", "http://localhost:9"]
+        {
+            S3Bucket::open("one", "", &options(here)).expect("this machine");
+        }
+        for elsewhere in [
+            "http://127.0.0.1.example.invalid",
+            "http://127.example.invalid:80",
+            "http://127.0.0.1@example.invalid",
+            "http://user:127.0.0.1@example.invalid/127.0.0.1",
+            "http://example.invalid#127.0.0.1",
+            "http://example.invalid\\@127.0.0.1",
+            "http://localhost.example.invalid",
+            "http://[::2]",
+            "http://0.0.0.0",
+            "http://128.0.0.1",
+            "ftp://127.0.0.1",
+            "nonsense",
+        ] {
+            let refused = S3Bucket::open("one", "", &options(elsewhere)).expect_err(elsewhere);
+            assert_eq!(refused.kind, BucketErrorKind::Unsupported, "{elsewhere}");
+        }
     }
 
     #[test]

@@ -38,6 +38,13 @@ pub struct Opening {
     pub has_ended: fn(&str) -> bool,
 }
 
+impl Opening {
+    /// Who claims the volume: the owner, signed with the marks.
+    pub fn claimant(&self) -> String {
+        format!("{}, {}", self.owner, self.marks.signature())
+    }
+}
+
 /// Finds out what the remote copy is to the local store, and takes the volume over. Returns what may
 /// differ, too.
 ///
@@ -55,7 +62,7 @@ pub fn begin(
         Ok((record, _)) => record,
         Err(ReplicaError::NoVolume) => {
             check_is_empty(bucket, patience)?;
-            let (store, owner) = (opening.store, opening.owner.clone());
+            let (store, owner) = (opening.store, opening.claimant());
             let new = NewVolume { store, device_size, chunk_size: CHUNK_SIZE, owner };
             let claim = takeover::create(bucket, &new, seen, patience)?;
             adopt(&mut opening.marks, &claim, device_size, true)?;
@@ -71,7 +78,7 @@ pub fn begin(
     }
     if opening.reseed {
         // What the copy holds is given up, whether it can be read or not.
-        let (claim, _) = takeover::claim_anyway(bucket, &opening.owner, seen, patience)?;
+        let (claim, _) = takeover::claim_anyway(bucket, &opening.claimant(), seen, patience)?;
         adopt(&mut opening.marks, &claim, device_size, true)?;
         return Ok((claim, std::iter::once(0..device_size).collect()));
     }
@@ -84,7 +91,7 @@ pub fn begin(
     }
     let ours = opening.marks.owner().filter(|_| !is_unused).map_or(0, |owner| owner.epoch);
     check_is_free(opening, &record, ours, patience)?;
-    let claim = takeover::claim(bucket, &opening.owner, seen, patience)?;
+    let claim = takeover::claim(bucket, &opening.claimant(), seen, patience)?;
     if is_unused && claim.history.newest_commit.epoch > 0 {
         return Err(ReplicaError::TakenOver);
     }
@@ -157,8 +164,8 @@ fn check_is_not_older(marks: &Marks, record: &VolumeRecord) -> Result<(), Replic
     Ok(())
 }
 
-/// Whether no other host that has opened the volume since epoch `ours` may be writing to it. It need not have committed
-/// yet.
+/// Whether no other store was made the volume's since epoch `ours`. It need not have committed yet, and its process
+/// need not run: a host that has taken the volume over has it until it gives it up.
 fn check_is_free(
     opening: &Opening,
     record: &VolumeRecord,
@@ -166,9 +173,10 @@ fn check_is_free(
     patience: &dyn Patience,
 ) -> Result<(), ReplicaError> {
     let is_later = record.newest().is_some_and(|newest| newest.epoch > ours);
-    // A later epoch of a process that ended here is a claim of this store that a crash cut short.
+    // A later epoch with this signature is a claim of this store that a crash cut short.
+    let is_signed = record.owner.ends_with(&opening.marks.signature());
     if !is_later
-        || (opening.has_ended)(&record.owner)
+        || is_signed && (opening.has_ended)(&record.owner)
         || rollback::is_ended(&*opening.bucket, record, patience)?
     {
         return Ok(());

@@ -1,8 +1,8 @@
 //! How a copy stands, told to any thread.
 
-use crate::courier::{Outlook, Weather};
+use crate::courier::{Outlook, Weather, Worker};
 use crate::names::CommitId;
-use crate::shipper::{Counts, Lag};
+use crate::shipper::{Ack, Counts, Lag};
 use coulter_device::Waker;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +26,19 @@ pub struct Status {
     pub has_left: bool,
     /// All that completed is in a commit.
     pub is_idle: bool,
+    /// A thread that has ended by a panic, so that nothing is shipped any more.
+    pub ended: Option<Worker>,
+    /// What waits for the copy.
+    pub waiting: Waiting,
+}
+
+/// What of the host waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Flushes that are not answered.
+    pub flushes: usize,
+    /// Writes that are not passed on: too much waits to be shipped, or a mark is not durable.
+    pub writes: usize,
 }
 
 /// A handle on a [`ShippedDevice`](super::ShippedDevice), from any thread.
@@ -42,6 +55,7 @@ pub(super) struct Shared {
     pub(super) status: Status,
     pub(super) wants_commit: bool,
     pub(super) leaving: Leaving,
+    pub(super) ack: Option<Ack>,
 }
 
 /// Whether the volume is being closed.
@@ -83,6 +97,12 @@ impl Replica {
     /// It is not closed after all. If it has left by then, the copy cannot be kept: flushes fail from then on.
     pub fn stay(&self) {
         self.lock().leaving = Leaving::Stays;
+        self.waker.wake();
+    }
+
+    /// What a flush waits for from now on, those that wait already included.
+    pub fn acknowledge(&self, ack: Ack) {
+        self.lock().ack = Some(ack);
         self.waker.wake();
     }
 

@@ -5,8 +5,10 @@
 //!   one object may hold parts of several chunks.
 //! - A request is tried until it has an outcome or the fetcher ends: an outage stalls, it does not fail.
 //! - Every report is followed by a wake.
+//! - A fetch that panics is one that failed: its chunk is fetched again. If the thread that keeps the record ends by a
+//!   panic, it says so.
 
-use crate::bucket::{Bucket, BucketError};
+use crate::bucket::{Bucket, BucketError, BucketErrorKind, GuardedBucket, words_of};
 use crate::history::ReplicaError;
 use crate::layout::VolumeRecord;
 use crate::marks::Marks;
@@ -18,10 +20,11 @@ use coulter_device::{AlignedMemory, Waker};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::Instant;
 
 use super::chunk_range;
 
@@ -41,9 +44,6 @@ const DATA_AT_ONCE: usize = 4;
 /// Objects that are kept for the next chunk.
 const KEPT: usize = 8;
 
-/// The longest time between two tries.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-
 /// What was fetched of a chunk.
 #[derive(Debug)]
 pub(super) struct Fetched {
@@ -58,11 +58,15 @@ pub(super) struct Fetched {
 pub(super) enum Report {
     Fetched(u64, Result<Fetched, ReplicaError>),
     Recorded(Vec<u64>, io::Result<()>),
+    /// The record is not kept any more.
+    Ended(String),
 }
 
 #[derive(Debug, Default)]
 struct State {
     is_over: bool,
+    /// When the device's thread wants to be woken.
+    alarm: Option<Instant>,
     /// Chunks to fetch; commands wait for the first ones.
     wanted: VecDeque<u64>,
     kept: VecDeque<(Source, Arc<Vec<u8>>)>,
@@ -149,8 +153,8 @@ impl Shared {
 struct Waiting<'a>(&'a Shared);
 
 impl Patience for Waiting<'_> {
-    fn wait(&self, tries: u32, _: &BucketError) -> bool {
-        let pause = Duration::from_millis(20 << tries.min(10)).min(PAUSE_MAX);
+    fn wait(&self, tries: u32, error: &BucketError) -> bool {
+        let pause = publish::pause(tries, error);
         let state = self.0.lock();
         let waits = |state: &mut State| !state.is_over;
         let waited = self.0.changed.wait_timeout_while(state, pause, waits);
@@ -168,35 +172,61 @@ pub(super) struct Fetcher {
 
 impl Fetcher {
     /// Starts its threads. The marks are of what is missing; `is_whole` is called when none is left.
+    ///
+    /// # Errors
+    /// When the system starts no more threads.
     pub(super) fn start(
         bucket: Arc<dyn Bucket>,
         record: VolumeRecord,
         pieces: PieceMap,
         (marks, is_whole, is_whole_now): (Marks, Box<dyn FnOnce() + Send>, bool),
         waker: Waker,
-    ) -> Fetcher {
+    ) -> io::Result<Fetcher> {
+        let bucket: Arc<dyn Bucket> = Arc::new(GuardedBucket(bucket));
         let state = Mutex::default();
         let changed = Condvar::new();
         let shared = Arc::new(Shared { state, changed, bucket, record, pieces, waker });
         let (report, reports) = channel();
         let (sender, work) = channel();
-        let mut threads = Vec::new();
-        let mut spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let thread = std::thread::Builder::new().name(name.to_string()).spawn(run);
-            threads.push(thread.expect("the system starts threads"));
-        };
+        let threads = Vec::new();
+        // If a thread cannot be started, its drop ends those that were.
+        let mut fetcher =
+            Fetcher { shared: shared.clone(), record: Some(sender), reports, threads };
         if is_whole_now {
             is_whole();
-        } else {
-            for _ in 0..THREADS {
-                let (shared, report) = (shared.clone(), report.clone());
-                spawn("coulter-fetch", Box::new(move || fetch_chunks(&shared, &report)));
-            }
-            let shared = shared.clone();
-            let keep = move || keep_record(marks, is_whole, &work, &shared, &report);
-            spawn("coulter-fill", Box::new(keep));
+            return Ok(fetcher);
         }
-        Fetcher { shared, record: Some(sender), reports, threads }
+        for _ in 0..THREADS {
+            let (shared, report) = (shared.clone(), report.clone());
+            fetcher.spawn("coulter-fetch", move || fetch_chunks(&shared, &report))?;
+        }
+        let of_clock = shared.clone();
+        fetcher.spawn("coulter-clock", move || ring_alarms(&of_clock))?;
+        fetcher.spawn("coulter-fill", move || {
+            let keep = || keep_record(marks, is_whole, &work, &shared, &report);
+            if let Err(cause) = catch_unwind(AssertUnwindSafe(keep)) {
+                let why = format!("the record of the cache: {}", words_of(&*cause));
+                let _ = report.send(Report::Ended(why));
+                shared.waker.wake();
+            }
+        })?;
+        Ok(fetcher)
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Wakes the device's thread at `alarm`, if that is not `None`.
+    pub(super) fn set_alarm(&self, alarm: Option<Instant>) {
+        let mut state = self.shared.lock();
+        if state.alarm != alarm {
+            state.alarm = alarm;
+            drop(state);
+            self.shared.changed.notify_all();
+        }
     }
 
     /// Asks for a chunk, behind those that were asked for.
@@ -248,11 +278,34 @@ fn fetch_chunks(shared: &Shared, report: &Sender<Report>) {
             }
             state.wanted.pop_front().expect("one is wanted")
         };
-        let fetched = shared.fetch(chunk);
+        let fetched = catch_unwind(AssertUnwindSafe(|| shared.fetch(chunk)));
+        let fetched = fetched.unwrap_or_else(|cause| {
+            let message = format!("the fetch failed here: {}", words_of(&*cause));
+            Err(BucketError::new(BucketErrorKind::Busy, message).into())
+        });
         if shared.lock().is_over || report.send(Report::Fetched(chunk, fetched)).is_err() {
             return;
         }
         shared.waker.wake();
+    }
+}
+
+fn ring_alarms(shared: &Shared) {
+    let mut state = shared.lock();
+    while !state.is_over {
+        let now = Instant::now();
+        state = match state.alarm {
+            Some(alarm) if alarm <= now => {
+                state.alarm = None;
+                shared.waker.wake();
+                state
+            }
+            Some(alarm) => {
+                let waited = shared.changed.wait_timeout(state, alarm - now);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+        };
     }
 }
 

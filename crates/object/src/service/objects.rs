@@ -170,6 +170,7 @@ fn refusal(error: &BucketError) -> Message {
         BucketErrorKind::Denied => Message::error(403, "AccessDenied"),
         BucketErrorKind::NoBucket => Message::error(404, "NoSuchBucket"),
         BucketErrorKind::Unsupported => Message::error(501, "NotImplemented"),
+        BucketErrorKind::Refused => Message::error(405, "MethodNotAllowed"),
         BucketErrorKind::Full => Message::error(507, "QuotaExceeded"),
     }
 }

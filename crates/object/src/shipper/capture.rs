@@ -35,16 +35,21 @@ impl Capture {
 
     /// It was read back. Returns the object's name and its bytes.
     pub(super) fn read(&mut self, mut bytes: Vec<u8>, volume: VolumeId) -> (String, Vec<u8>) {
-        assert_eq!(bytes.len() as u64, self.kept(), "all of it was read");
+        self.kept();
+        assert_eq!(bytes.len() as u64, self.size(), "all of it was read");
         let name = self.source.name();
         data::seal(&mut bytes, volume, &name);
         (name, bytes)
     }
 
-    /// Its bytes are at hand. Returns how many there are.
-    pub(super) fn kept(&mut self) -> u64 {
+    /// Its bytes are at hand.
+    pub(super) fn kept(&mut self) {
         assert_eq!(self.progress, Progress::Reading, "it is read once");
         self.progress = Progress::Storing;
+    }
+
+    /// How many bytes it holds.
+    pub(super) fn size(&self) -> u64 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 }

@@ -230,6 +230,15 @@ impl Shipper {
         self.flushes.push_back(Flush { token, cut, is_local: false });
     }
 
+    /// What flushes wait for from now on. With [`Ack::Local`] the driver answers those that wait.
+    pub fn acknowledge(&mut self, ack: Ack) {
+        self.settings.ack = ack;
+        if ack == Ack::Local {
+            self.flushes.clear();
+            self.actions.retain(|action| !matches!(action, Action::Flushed(_)));
+        }
+    }
+
     /// The device has completed a flush.
     pub fn handle_flushed(&mut self, token: u64) {
         let flush = self.flushes.iter_mut().find(|flush| flush.token == token);
@@ -259,7 +268,6 @@ impl Shipper {
         let capture = self.captures.get_mut(&job).expect("what was read was asked for");
         let (name, bytes) = capture.read(bytes, self.volume);
         self.thaw(job);
-        self.counts.shipped_bytes += bytes.len() as u64;
         self.actions.push_back(Action::Create { job, name, bytes });
     }
 
@@ -273,9 +281,9 @@ impl Shipper {
     /// [`Shipper::handle_created`]. From now on nothing that is written there counts for this object.
     pub fn handle_kept(&mut self, job: JobId) -> String {
         let capture = self.captures.get_mut(&job).expect("what is kept was asked for");
-        let (name, size) = (capture.source.name(), capture.kept());
+        let name = capture.source.name();
+        capture.kept();
         self.thaw(job);
-        self.counts.shipped_bytes += size + data::SEAL_SIZE as u64;
         name
     }
 
@@ -302,6 +310,7 @@ impl Shipper {
         }
         let capture = self.captures.remove(&job).expect("what was created was asked for");
         assert_eq!(capture.progress, Progress::Storing, "it was read before");
+        self.counts.shipped_bytes += capture.size() + data::SEAL_SIZE as u64;
         if let Some(pending) = &mut self.pending {
             pending.waits_for.remove(&job);
         }
@@ -456,6 +465,7 @@ impl Shipper {
             inline: Inline { ranges: inline, bytes: Vec::new() },
             commit_job: None,
             checksum: 0,
+            size: 0,
             total,
         });
     }
@@ -604,7 +614,7 @@ impl Shipper {
         pending.entries = commit.entries;
         pending.checksum = checksum(&bytes);
         pending.commit_job = Some(job);
-        self.counts.shipped_bytes += bytes.len() as u64;
+        pending.size = bytes.len() as u64;
         self.actions.push_back(Action::Create { job, name: pending.id.name(), bytes });
     }
 
@@ -619,6 +629,7 @@ impl Shipper {
             dead.push(Source::Commit(pending.id));
         }
         self.garbage.extend(dead.into_iter().map(|source| (pending.id, source)));
+        self.counts.shipped_bytes += pending.size;
         self.last = pending.id;
         self.last_checksum = pending.checksum;
         assert!(self.durable_cut < pending.cut, "cuts become durable in order");

@@ -26,6 +26,8 @@ pub(super) struct Pending {
     /// Its object is being created.
     pub(super) commit_job: Option<JobId>,
     pub(super) checksum: u32,
+    /// Bytes of that object.
+    pub(super) size: u64,
     /// Bytes that it makes durable elsewhere.
     pub(super) total: u64,
 }

@@ -13,6 +13,7 @@ use coulter_check::files::{Rescue, Rescued, rescue};
 use coulter_daemon::state::StateDirectory;
 use coulter_format::files::superblock::MAGIC;
 use coulter_format::files::{Inode, ROOT_INODE};
+use coulter_system::private;
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, UtimensatFlags, fchmodat, mknodat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, fchownat};
@@ -70,7 +71,7 @@ impl Salvage {
 
     fn prepare(&self) -> Result<(), CliError> {
         let failed = |error| CliError::io("make", &self.directory, error);
-        match fs::create_dir(&self.directory) {
+        match private::create_directory(&self.directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(failed(error));
             }
@@ -181,7 +182,7 @@ impl Out<'_> {
             return;
         }
         let directory = self.root.join(LOST);
-        if let Err(error) = fs::create_dir(&directory) {
+        if let Err(error) = private::create_directory(&directory) {
             return self.blame(&directory, &error);
         }
         // Those first that are in no other one.
@@ -230,7 +231,7 @@ impl Out<'_> {
         if self.directories.iter().any(|(_, other)| *other == number) {
             return self.blame(&path, &"a directory with a second name");
         }
-        match fs::create_dir(&path) {
+        match private::create_directory(&path) {
             Ok(()) => {
                 self.count += 1;
                 self.directories.push((path, number));
@@ -276,7 +277,7 @@ impl Out<'_> {
             return;
         }
         let lost_extents = rescued.lost_blocks();
-        let written = File::create_new(&path).and_then(|file| {
+        let written = private::create_new(&path).and_then(|file| {
             let lost = write_content(&file, inode.size, rescued, read)?;
             file.set_len(inode.size)?;
             Ok(lost)
