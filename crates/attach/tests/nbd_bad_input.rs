@@ -294,16 +294,23 @@ fn a_thousand_clients_come_and_go() {
     let server = serve(directory.path(), &service(), options);
     let path = directory.path().join("nbd.sock");
     let held: Vec<UnixStream> = (0..500).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    let greeted = held
-        .iter()
-        .filter(|stream| {
-            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-            let mut stream: &UnixStream = stream;
-            stream.read_exact(&mut [0; 18]).is_ok()
-        })
-        .count();
-    assert_eq!(greeted, 32);
-    assert_eq!(server.statistics().refused, 500 - 32);
+    // One peer has at most seven eighths of the places, and the oldest that is silent makes room.
+    let is_served = |mut stream: &UnixStream| {
+        let mut greeting = [0; 18];
+        let is_greeted = stream.read_exact(&mut greeting).is_ok();
+        stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let rest = stream.read(&mut greeting);
+        is_greeted && rest.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    for stream in &held[500 - 28..] {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert!(is_served(stream), "the latest are served");
+    }
+    for stream in &held[..500 - 28] {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert!(!is_served(stream), "the earlier ones have made room");
+    }
+    assert_eq!(server.statistics().refused, 500 - 28);
     drop(held);
     wait_until_alone(&server);
     for _ in 0..500 {
@@ -316,6 +323,43 @@ fn a_thousand_clients_come_and_go() {
     }
     wait_until_alone(&server);
     assert_serves(&server);
+}
+
+#[test]
+fn clients_that_are_silent_in_the_negotiation_keep_no_other_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = serve(directory.path(), &service(), ServerOptions::default());
+    let stages: [fn(&mut Raw); 3] = [
+        |_| {},
+        |raw| raw.send(&[0, 0, 0, 3]),
+        |raw| raw.send(&[&[0, 0, 0, 3][..], b"IHAVEOPT\0\0\0\x03\0"].concat()),
+    ];
+    let silent: Vec<Raw> = (0..128)
+        .map(|index| {
+            let mut raw = Raw::connect(&server);
+            stages[index % 3](&mut raw);
+            raw
+        })
+        .collect();
+    let start = Instant::now();
+    assert_serves(&server);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    drop(silent);
+}
+
+#[test]
+fn a_client_that_asks_for_lists_and_never_reads_is_not_answered_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = serve(directory.path(), &service(), ServerOptions::default());
+    let mut raw = Raw::flagged(&server);
+    raw.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let list = b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(1000);
+    let sent = (0..1000).take_while(|_| raw.stream.write_all(&list).is_ok()).count();
+    assert!(sent < 1000, "the server stops reading");
+    assert_serves(&server);
+    let start = Instant::now();
+    server.shutdown();
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -561,6 +561,62 @@ fn two_hundred_hostile_connections_do_not_disturb_a_good_one() {
 }
 
 #[test]
+fn hosts_that_are_silent_keep_no_other_out() {
+    let served = Served::new();
+    let connect = |subsystem: &str| {
+        let connect = Connect {
+            format: 0,
+            queue_id: 0,
+            queue_size: 32,
+            flow_control_disabled: false,
+            keep_alive_ms: 0,
+        };
+        let host = coulter_attach::nvme::host_name(&[3; 16]);
+        let data = ConnectData { host_id: [3; 16], cntlid: CNTLID_ANY, subsystem, host: &host };
+        let data = data.encode();
+        let pointer = DataPointer::InCapsule { length: data.len() as u32, offset: 0 };
+        let sqe = connect.encode().with_data_pointer(pointer);
+        [&tcp::command(&sqe, data.len() as u32, Digests::default())[..], &data].concat()
+    };
+    let greeting = greeting(Digests::default());
+    let discovering = [&greeting[..], &connect(fabrics::DISCOVERY_NQN)].concat();
+    let phases: [&[u8]; 4] = [&[], &greeting, &discovering[..300], &discovering];
+    let mut good = NvmeHost(served.connect(200));
+    let silent: Vec<TcpStream> = (0..256)
+        .map(|index| {
+            let mut stream = served.stream();
+            // Those that came first are hung up on.
+            let _ = stream.write_all(phases[index % phases.len()]);
+            stream
+        })
+        .collect();
+    let start = Instant::now();
+    let mut late = NvmeHost(served.connect(201));
+    late.write(0, &[1; 4096], false).expect("it is let in");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    good.write(0, &[2; 4096], false).expect("a host that is in stays in");
+    assert!(served.target.statistics().refused >= 128);
+    drop(silent);
+}
+
+#[test]
+fn queues_that_are_told_of_may_be_connected() {
+    let served = Served::new();
+    let options = served.options(1);
+    let (mut channel, cntlid) = connect_admin(served.target.address(), &options).unwrap();
+    enable(&mut channel).expect("it becomes ready");
+    let features = Sqe::new(admin::GET_FEATURES, 0).with_dword(10, 7);
+    let told = channel.send(features, &[]).expect("it may be asked").result32();
+    assert_eq!(told, 7 << 16 | 7, "eight of each");
+    let address = served.target.address();
+    let queues: Vec<Channel> = (1..=8)
+        .map(|id| Initiator::connect_queue(address, &options, cntlid, id).expect("it is told of"))
+        .collect();
+    assert!(Initiator::connect_queue(address, &options, cntlid, 9).is_err());
+    drop(queues);
+}
+
+#[test]
 fn addresses_that_others_reach_and_ports_in_use_are_refused() {
     let served = Served::new();
     let disks = || {

@@ -1,18 +1,29 @@
 //! What hosts can make an NVMe target hold is bounded for each connection: hosts that ask for data and never take it,
-//! and hosts that announce data and never send it. Another host goes on undisturbed.
+//! and hosts that announce data and never send it. Another host goes on undisturbed. The same of hosts that never read
+//! an answer, in every phase of a conversation.
 //!
 //! Method: an allocator that counts the bytes that all threads but the hosts' have.
 
 use coulter_attach::conformance::{Host, NvmeHost};
 use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::net::Address;
-use coulter_attach::nvme::{Disk, Initiator, InitiatorOptions, Target, TargetOptions};
-use coulter_nvme::opcode::io;
+use coulter_attach::nvme::{
+    Disk, HostKey, Initiator, InitiatorOptions, Keys, Target, TargetOptions, host_name,
+};
+use coulter_nvme::auth::Group;
+use coulter_nvme::fabrics::{
+    self, CNTLID_ANY, Connect, ConnectData, DISCOVERY_NQN, fabrics_command, property,
+};
+use coulter_nvme::log::{GetLog, page};
+use coulter_nvme::opcode::{fabrics as fabrics_kind, io};
+use coulter_nvme::tcp::{self, Digests, IcReq};
 use coulter_nvme::{DataPointer, Sqe};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 struct Counting;
@@ -55,6 +66,9 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// All tests count the same bytes.
+static TURN: Mutex<()> = Mutex::new(());
 
 const MIB: i64 = 1 << 20;
 const HOSTS: u8 = 6;
@@ -112,10 +126,122 @@ fn most_for_each(queue_memory_max: usize, least: i64) -> i64 {
 
 #[test]
 fn hosts_that_never_take_or_send_data_hold_no_more_than_their_queues_may() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     IS_HOST.set(true);
     let most = most_for_each(4 << 20, 3 * MIB);
     assert!(most < 6 * MIB, "{most} bytes for each of {HOSTS} hosts");
     // That it would be seen: with more they hold more.
     let most = most_for_each(32 << 20, 24 * MIB);
     assert!((24 * MIB..34 * MIB).contains(&most), "{most} bytes for each of {HOSTS} hosts");
+}
+
+/// How far a host has come that reads no answer from then on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Connecting,
+    Proving,
+    Admin,
+    Discovery,
+}
+
+const KEY: &str = "DHHC-1:00:sNRJqR6+NG0/ZXUFDeMqonMe+rt/et8u6uSLpsZSzzo1fbl3:";
+/// Bytes of commands that a host sends at most: far more than the answers of what sockets hold are to.
+const FLOOD_SIZE: usize = 256 << 20;
+
+fn target(has_keys: bool) -> Target {
+    let service = MemoryService::new(MemoryOptions::new(8 << 20));
+    let disk = Disk { service: Arc::new(service), read_only: false, block_size: 4096 };
+    let address = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
+    let key =
+        || HostKey { host: None, secret: KEY.parse().expect("it is a key"), controller: None };
+    let keys = || Arc::new(Keys::new(vec![key()], Group::Null).expect("there is a key"));
+    let options = TargetOptions { keys: has_keys.then(keys), ..TargetOptions::default() };
+    Target::start(&address, vec![disk], options).expect("the target starts")
+}
+
+fn command(sqe: Sqe, data: &[u8]) -> Vec<u8> {
+    let length = data.len() as u32;
+    let sqe = match length {
+        0 => sqe,
+        _ => sqe.with_data_pointer(DataPointer::InCapsule { length, offset: 0 }),
+    };
+    [&tcp::command(&sqe, length, Digests::default())[..], data].concat()
+}
+
+/// A host that has come to `phase`, and has read nothing.
+fn deaf(target: &Target, phase: Phase) -> TcpStream {
+    let Address::Tcp { host, port } = target.address() else { unreachable!("it is TCP") };
+    let mut stream = TcpStream::connect((host.as_str(), *port)).expect("it listens");
+    stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout can be set");
+    let greeting = IcReq { format: 0, alignment: 0, digests: Digests::default(), r2t_max: 1 };
+    let mut bytes = greeting.encode().to_vec();
+    if phase != Phase::Connecting {
+        let connect = Connect {
+            format: 0,
+            queue_id: 0,
+            queue_size: 32,
+            flow_control_disabled: false,
+            keep_alive_ms: 0,
+        };
+        let name = target.names()[0].clone();
+        let subsystem = if phase == Phase::Discovery { DISCOVERY_NQN } else { &name };
+        let host = host_name(&[1; 16]);
+        let data = ConnectData { host_id: [1; 16], cntlid: CNTLID_ANY, subsystem, host: &host };
+        bytes.extend(command(connect.encode(), &data.encode()));
+        bytes.extend(command(fabrics::property_set(property::CC, 0x0046_0001), &[]));
+    }
+    stream.write_all(&bytes).expect("it is taken");
+    stream
+}
+
+#[test]
+fn a_host_that_never_reads_holds_no_more_than_256_kib_of_answers_in_any_phase() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    IS_HOST.set(true);
+    let get_log = |page, length: u32| {
+        GetLog { page, retains_event: false, length: length.into(), offset: 0 }
+            .encode()
+            .with_data_pointer(DataPointer::Transport { length })
+    };
+    let receive = fabrics_command(fabrics_kind::AUTH_RECEIVE);
+    for (phase, sqe) in [
+        (Phase::Connecting, Sqe::new(io::FLUSH, 1)),
+        (Phase::Connecting, fabrics_command(fabrics_kind::CONNECT)),
+        (Phase::Proving, Sqe::new(io::FLUSH, 1)),
+        (Phase::Proving, receive),
+        (Phase::Admin, get_log(page::EFFECTS, 4096)),
+        (Phase::Admin, get_log(page::SMART, 1 << 20)),
+        (Phase::Admin, fabrics::property_get(property::CAP, true)),
+        (Phase::Discovery, get_log(page::DISCOVERY, 4096)),
+        (Phase::Discovery, get_log(page::DISCOVERY, 1 << 20)),
+    ] {
+        let target = target(phase == Phase::Proving);
+        let before = LIVE.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        let mut stream = deaf(&target, phase);
+        let flood = command(sqe, &[]).repeat(4096);
+        let floods = FLOOD_SIZE / flood.len();
+        let sent = (0..floods).take_while(|_| stream.write_all(&flood).is_ok()).count();
+        assert!(sent < floods, "{phase:?} {sqe:?}: the target does not stop reading");
+        let most = PEAK.load(Ordering::Relaxed) - before;
+        // As much for what is read at a time, and three times that for a list of answers that grows by
+        // doubling.
+        assert!(most < 5 * MIB / 4, "{phase:?} {sqe:?}: {most} bytes");
+        assert!(most > 256 << 10, "{phase:?} {sqe:?}: {most} bytes, so it was not a flood");
+        drop(stream);
+        NvmeHost(
+            Initiator::connect(
+                target.address(),
+                &InitiatorOptions {
+                    authentication: Some(coulter_attach::nvme::Authentication::new(
+                        KEY.parse().expect("it is a key"),
+                    )),
+                    ..InitiatorOptions::new(target.names()[0].clone(), 2)
+                },
+            )
+            .expect("others are let in"),
+        )
+        .write(0, &[1; 4096], false)
+        .expect("others are served");
+    }
 }

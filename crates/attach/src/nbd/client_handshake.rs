@@ -155,7 +155,7 @@ impl Dialogue<'_> {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
-        send_all(self.socket, bytes, self.deadline).map_err(ClientError::Io)
+        send_all(self.socket, bytes, self.deadline, None).map_err(ClientError::Io)
     }
 
     fn receive(&mut self, bytes: &mut [u8]) -> Result<(), ClientError> {

@@ -4,7 +4,7 @@ use super::export::Export;
 use super::handshake::{Agreement, Handshake, Step};
 use super::server::ServerOptions;
 use super::transmission::{Memory, Transmission};
-use crate::net::{CloseReason, Connection, Protocol, Stop, socket};
+use crate::net::{CloseReason, Connection, Protocol, Standing, Stop, socket};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,10 +22,11 @@ pub(super) struct Nbd {
 impl Protocol for Nbd {
     const NAME: &'static str = "nbd";
 
-    fn serve(&self, socket: &OwnedFd, stop: &Stop) -> CloseReason {
+    fn serve(&self, socket: &OwnedFd, stop: &Stop, standing: &Standing) -> CloseReason {
         let deadline = Instant::now() + self.options.handshake_timeout;
         match negotiate(socket, self, stop, deadline) {
             Ok((agreement, leftover)) => {
+                standing.settle();
                 let memory = match self.options.own_kernel {
                     true => Memory::Stock,
                     false => Memory::OnDemand(self.options.connection_memory_max),
@@ -47,9 +48,11 @@ fn negotiate(
 ) -> Result<(Agreement, Vec<u8>), CloseReason> {
     let mut output = Vec::new();
     let mut input: Vec<u8> = Vec::new();
+    // Nothing is read while an answer is unsent, so that one answer is the most there is.
+    let send = |output: &[u8]| socket::send_all(socket, output, deadline, Some(&stop.readable));
     let mut handshake = Handshake::new(nbd.exports.clone(), &mut output);
     loop {
-        socket::send_all(socket, &output, deadline).map_err(handshake_failure)?;
+        send(&output).map_err(handshake_failure)?;
         output.clear();
         let (used, step) = handshake.advance(&input, &mut output);
         input.drain(..used);
@@ -57,16 +60,16 @@ fn negotiate(
             Step::Again => {}
             Step::Wait => receive_some(socket, &mut input, stop, deadline)?,
             Step::Enter(agreement) => {
-                socket::send_all(socket, &output, deadline).map_err(handshake_failure)?;
+                send(&output).map_err(handshake_failure)?;
                 return Ok((agreement, input));
             }
             Step::Abort => {
                 // A client may be gone by the time of the answer; that is no error.
-                let _ = socket::send_all(socket, &output, deadline);
+                let _ = send(&output);
                 return Err(CloseReason::Disconnected);
             }
             Step::Refuse(malformed) => {
-                let _ = socket::send_all(socket, &output, deadline);
+                let _ = send(&output);
                 return Err(CloseReason::Protocol(malformed));
             }
         }

@@ -89,6 +89,7 @@ impl Server {
     ) -> Result<Server, ServeError> {
         let conduct = Conduct {
             connections_max: options.connections_max,
+            own_kernel_only: false,
             shutdown_timeout: options.shutdown_timeout,
             observer: options.observer.clone(),
         };

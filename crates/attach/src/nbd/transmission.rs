@@ -17,7 +17,7 @@ use super::reply;
 use super::wire::{
     REQUEST_HEADER_SIZE, RequestHeader, command, command_flag as flag, extent_state,
 };
-use crate::net::{Alone, Exchange, Malformed, Outgoing, Receiver};
+use crate::net::{Alone, Exchange, Malformed, Outgoing, Receiver, UNSENT_MAX};
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{
@@ -30,8 +30,6 @@ use std::time::Duration;
 pub(super) const REQUEST_COUNT_MAX: usize = 512;
 /// Bytes of a refused write that are read and dropped; a longer one ends the connection.
 const SKIP_MAX: u32 = 2 * REQUEST_SIZE_MAX as u32;
-/// Unsent bytes of reply headers at which the socket is no longer read.
-const REPLY_HEADERS_MAX: usize = 256 << 10;
 /// Extents of one answer.
 const EXTENT_COUNT_MAX: usize = 4096;
 /// Bytes of idle buffers that a connection keeps for its next requests.
@@ -166,7 +164,7 @@ impl Transmission {
         let legal = u64::from(header.length) <= REQUEST_SIZE_MAX;
         let length = if carries && legal { header.length as usize } else { 0 };
         !self.idle_tags.is_empty()
-            && self.replies.header_bytes() < REPLY_HEADERS_MAX
+            && self.replies.header_bytes() < UNSENT_MAX
             && self.pool.can_take(length)
     }
 

@@ -1,4 +1,4 @@
-//! Where a server listens: `unix:/path` or `tcp:host:port`.
+//! Where a server listens: `unix:/path` or `tcp:host:port`, which `host:port` stands for, too.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -52,7 +52,8 @@ impl FromStr for Address {
                 _ => Ok(Address::Unix(PathBuf::from(path))),
             };
         }
-        let Some(rest) = text.strip_prefix("tcp:") else {
+        let is_plain = !text.contains('/') && text.contains(':');
+        let Some(rest) = text.strip_prefix("tcp:").or(is_plain.then_some(text)) else {
             return Err(error("no such kind of address"));
         };
         let Some((host, port)) = rest.rsplit_once(':') else {
@@ -93,10 +94,25 @@ mod tests {
     }
 
     #[test]
+    fn a_host_and_a_port_are_a_tcp_address() {
+        for (text, full) in [
+            ("127.0.0.1:4420", "tcp:127.0.0.1:4420"),
+            ("[::1]:0", "tcp:[::1]:0"),
+            ("localhost:1", "tcp:localhost:1"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), full);
+        }
+    }
+
+    #[test]
     fn what_is_not_an_address_is_refused_with_a_reason() {
         let long = format!("unix:/{}", "a".repeat(UNIX_PATH_SIZE_MAX));
         for (text, reason) in [
             ("/run/c.sock", "no such kind"),
+            ("/run/c.sock:5", "no such kind"),
+            ("http://host:5", "no such kind"),
+            ("4420", "no such kind"),
+            ("host:port", "below 65536"),
             ("unix:", "path is missing"),
             (&long, "at most"),
             ("tcp:host", "port is missing"),

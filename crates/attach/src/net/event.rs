@@ -11,7 +11,8 @@ use std::io;
 pub enum Event {
     /// It connected, as the connection of this number.
     Opened(u64),
-    /// It was refused, because there are too many clients or no thread could be started.
+    /// It was refused, because there are too many clients, it may not come, or no thread could be
+    /// started.
     Refused,
     /// The connection of this number ended.
     Closed(u64, CloseReason),
@@ -29,6 +30,8 @@ pub enum CloseReason {
     Shutdown,
     /// The client did not finish the negotiation in time.
     HandshakeTimeout,
+    /// The client had not said what it wants, and others came.
+    Displaced,
     /// The client did not prove who it is.
     Unproved,
     /// The client's keep-alive expired.
@@ -47,6 +50,9 @@ impl fmt::Display for CloseReason {
             CloseReason::Shutdown => write!(f, "the server is shutting down"),
             CloseReason::HandshakeTimeout => {
                 write!(f, "the client did not say in time what it wants")
+            }
+            CloseReason::Displaced => {
+                write!(f, "the client had not said what it wants, and others came")
             }
             CloseReason::Unproved => write!(f, "the client did not prove who it is"),
             CloseReason::Silent => write!(f, "the client gave no sign of life"),
@@ -72,7 +78,8 @@ pub struct Statistics {
     pub connections: u64,
     /// Clients that were accepted.
     pub opened: u64,
-    /// Clients that were refused.
+    /// Clients that were refused, or hung up on before they had said what they want because others
+    /// came.
     pub refused: u64,
     /// Connections that ended because the client broke the protocol.
     pub protocol_errors: u64,

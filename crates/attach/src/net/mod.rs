@@ -5,20 +5,24 @@
 //! ```text
 //! server      listens, counts connections, shuts down
 //!   listener  the socket, and its file
+//!   peer, guests  who clients are, and who makes room
 //! connection  one thread: socket and exchange, asleep in one poll
 //!   receive, outgoing  bytes and buffers on their way in and out
 //! address, socket      where, and how to wait
 //! alone                whether a client sends one request at a time
-//! ``` A protocol is a `Protocol`, which negotiates, and an `Exchange`, which decodes and encodes
+//! ```
+//! A protocol is a `Protocol`, which negotiates, and an `Exchange`, which decodes and encodes
 //! bytes.
 
 mod address;
 mod alone;
 mod connection;
 mod event;
+mod guests;
 mod listener;
 mod malformed;
 mod outgoing;
+mod peer;
 mod receive;
 mod serve_error;
 mod server;
@@ -28,9 +32,10 @@ pub use address::{Address, AddressError};
 pub(crate) use alone::Alone;
 pub(crate) use connection::{Connection, Exchange};
 pub use event::{CloseReason, Event, Statistics};
+pub(crate) use guests::Standing;
 pub(crate) use listener::Listener;
 pub use malformed::Malformed;
-pub(crate) use outgoing::{Outgoing, SLICES_MAX};
+pub(crate) use outgoing::{Outgoing, SLICES_MAX, UNSENT_MAX};
 pub(crate) use receive::Receiver;
 pub use serve_error::ServeError;
 pub(crate) use server::{Conduct, Protocol, Server, Stop};

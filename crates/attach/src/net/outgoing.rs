@@ -11,6 +11,10 @@ use std::io::IoSlice;
 /// Slices of one vectored write, at most.
 pub(crate) const SLICES_MAX: usize = 128;
 
+/// Unsent bytes at which no more is read from a peer: of headers, and where data has no pool that bounds
+/// it, of everything.
+pub(crate) const UNSENT_MAX: usize = 256 << 10;
+
 /// Sent bytes of headers that may stay in the buffer before they are removed.
 const SENT_HEADERS_MAX: usize = 64 << 10;
 
@@ -47,6 +51,12 @@ impl Outgoing {
     /// Bytes of headers that are not sent.
     pub(crate) fn header_bytes(&self) -> usize {
         self.headers.len() - self.headers_sent
+    }
+
+    /// All bytes that are not sent.
+    pub(crate) fn bytes(&self) -> usize {
+        let payloads = self.payloads.iter().map(|payload| payload.buffer.len() - payload.sent);
+        self.header_bytes() + payloads.sum::<usize>()
     }
 
     /// Fills `out` with the next bytes to send. Returns the number of slices.

@@ -2,19 +2,22 @@
 //! down in order.
 //!
 //! # Invariants
-//! - At most [`Conduct::connections_max`] clients at a time; further clients are refused.
+//! - At most [`Conduct::connections_max`] clients at a time. Who makes room for another, and who is
+//!   refused: see [`guests`](super::guests).
 //! - [`Server::shutdown`] returns when no thread of the server is left and the socket file is gone;
 //!   every request that a client had sent and the server had read is answered, unless the client
 //!   does not listen for [`Conduct::shutdown_timeout`].
 
 use super::address::Address;
 use super::event::{CloseReason, Event, Statistics};
+use super::guests::{Guests, Standing};
 use super::listener::Listener;
+use super::peer::Peer;
 use super::serve_error::ServeError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -30,8 +33,9 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// What threads are named after.
     const NAME: &'static str;
 
-    /// Serves one client to its end. `socket` does not block.
-    fn serve(&self, socket: &OwnedFd, stop: &Stop) -> CloseReason;
+    /// Serves one client to its end. `socket` does not block. `standing` hears when the client has said
+    /// what it wants and may have it; until then it makes room for others.
+    fn serve(&self, socket: &OwnedFd, stop: &Stop, standing: &Standing) -> CloseReason;
 }
 
 /// How a server behaves, whatever it speaks.
@@ -39,6 +43,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 pub(crate) struct Conduct {
     /// Clients at a time.
     pub(crate) connections_max: usize,
+    /// Only the kernel that this process runs on, and users that may do all that this process may.
+    pub(crate) own_kernel_only: bool,
     /// Time that a client has to take its last replies when the server ends.
     pub(crate) shutdown_timeout: Duration,
     /// Told of clients that come and go, from the server's threads.
@@ -77,7 +83,7 @@ struct Shared<P> {
     /// The socket's file stays when the listener ends.
     keeps_file: AtomicBool,
     /// Clients now.
-    clients: Mutex<usize>,
+    clients: Mutex<Guests>,
     all_gone: Condvar,
     opened: AtomicU64,
     refused: AtomicU64,
@@ -128,7 +134,7 @@ impl<P: Protocol> Server<P> {
     pub(crate) fn statistics(&self) -> Statistics {
         let shared = &self.shared;
         Statistics {
-            connections: *shared.clients() as u64,
+            connections: shared.clients().count() as u64,
             opened: shared.opened.load(Ordering::SeqCst),
             refused: shared.refused.load(Ordering::SeqCst),
             protocol_errors: shared.protocol_errors.load(Ordering::SeqCst),
@@ -151,9 +157,10 @@ impl<P: Protocol> Server<P> {
     /// Waits until all clients are gone, or `patience` is over; how many are left.
     pub(crate) fn wait_for_clients(&self, patience: Duration) -> usize {
         let clients = self.shared.clients();
-        match self.shared.all_gone.wait_timeout_while(clients, patience, |clients| *clients > 0) {
-            Ok((clients, _)) => *clients,
-            Err(poisoned) => *poisoned.into_inner().0,
+        let are_there = |clients: &mut Guests| clients.count() > 0;
+        match self.shared.all_gone.wait_timeout_while(clients, patience, are_there) {
+            Ok((clients, _)) => clients.count(),
+            Err(poisoned) => poisoned.into_inner().0.count(),
         }
     }
 
@@ -175,10 +182,10 @@ impl<P: Protocol> Drop for Server<P> {
 }
 
 impl<P: Protocol> Shared<P> {
-    fn clients(&self) -> MutexGuard<'_, usize> {
+    fn clients(&self) -> MutexGuard<'_, Guests> {
         match self.clients.lock() {
             Ok(clients) => clients,
-            // A number is always whole, so a panic elsewhere does not matter.
+            // Each change leaves the list whole, so a panic elsewhere does not matter.
             Err(poisoned) => poisoned.into_inner(),
         }
     }
@@ -217,23 +224,31 @@ fn listen<P: Protocol>(listener: &mut Listener, shared: &Arc<Shared<P>>) {
 }
 
 fn admit<P: Protocol>(socket: OwnedFd, shared: &Arc<Shared<P>>) {
-    let mut clients = shared.clients();
-    if *clients >= shared.conduct.connections_max {
-        drop(clients);
+    let conduct = &shared.conduct;
+    let peer = Peer::of(socket.as_fd());
+    if conduct.own_kernel_only && !peer.is_trusted() {
         return shared.refuse();
     }
-    *clients += 1;
-    drop(clients);
-    let guest = Guest { shared: shared.clone() };
-    let number = shared.opened.fetch_add(1, Ordering::SeqCst) + 1;
+    let socket = Arc::new(socket);
+    let number = shared.opened.load(Ordering::SeqCst) + 1;
+    let admitted = shared.clients().admit(number, peer, &socket, conduct.connections_max);
+    let Some((standing, is_another_displaced)) = admitted else { return shared.refuse() };
+    if is_another_displaced {
+        shared.refuse();
+    }
+    let guest = Guest { shared: shared.clone(), number };
+    shared.opened.store(number, Ordering::SeqCst);
     let name = format!("{}-{number}", P::NAME);
     let thread = std::thread::Builder::new().name(name).stack_size(STACK_SIZE);
     let spawned = thread.spawn(move || {
         let shared = &guest.shared;
         shared.observe(Event::Opened(number));
-        let reason = shared.protocol.serve(&socket, &shared.stop);
+        let mut reason = shared.protocol.serve(&socket, &shared.stop, &standing);
         // To the client it is over before it is to the server.
         drop(socket);
+        if standing.is_displaced() {
+            reason = CloseReason::Displaced;
+        }
         if matches!(reason, CloseReason::Protocol(_)) {
             shared.protocol_errors.fetch_add(1, Ordering::SeqCst);
         }
@@ -247,13 +262,14 @@ fn admit<P: Protocol>(socket: OwnedFd, shared: &Arc<Shared<P>>) {
 /// Counts a connection out however its thread ends.
 struct Guest<P: Protocol> {
     shared: Arc<Shared<P>>,
+    number: u64,
 }
 
 impl<P: Protocol> Drop for Guest<P> {
     fn drop(&mut self) {
         let mut clients = self.shared.clients();
-        *clients -= 1;
-        if *clients == 0 {
+        clients.leave(self.number);
+        if clients.count() == 0 {
             self.shared.all_gone.notify_all();
         }
     }

@@ -7,12 +7,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Sends all of `bytes`, or fails with `TimedOut`.
-pub(crate) fn send_all(socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+/// Sends all of `bytes`, or fails with `TimedOut`, or with `Interrupted` once `stop` is readable.
+pub(crate) fn send_all(
+    socket: &OwnedFd,
+    mut bytes: &[u8],
+    deadline: Instant,
+    stop: Option<&OwnedFd>,
+) -> io::Result<()> {
     while !bytes.is_empty() {
         match send(socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
-            Err(Errno::AGAIN) => wait(socket, PollFlags::OUT, deadline, None)?,
+            Err(Errno::AGAIN) => wait(socket, PollFlags::OUT, deadline, stop)?,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

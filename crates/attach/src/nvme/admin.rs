@@ -77,6 +77,7 @@ impl Admin {
             shutdown: Shutdown::No,
             seat,
         };
+        admin.seat.controller.grant_queues(admin.terms.io_queues_max);
         admin.set_keep_alive(keep_alive);
         admin.known = admin.state();
         admin
@@ -270,7 +271,7 @@ impl Admin {
         controller.configure(new);
         if old.is_enabled() && !new.is_enabled() {
             self.seat.subsystem.end_queues(&controller);
-            controller.grant_queues(0);
+            controller.grant_queues(self.terms.io_queues_max);
             self.event_requests.clear();
             (self.due, self.masked) = (0, 0);
         }

@@ -4,6 +4,8 @@
 //! # Invariants
 //! - Until Connect has succeeded, and the host is known where it has to be, no command is carried out.
 //! - A host that does not get there in time is hung up on.
+//! - While more than [`UNSENT_MAX`] bytes of answers are unsent, no command is taken; an I/O queue has its
+//!   own limits. So a host that does not listen makes the target hold that much and one answer.
 //! - A connection whose end others have asked for ends, whether or not its host listens.
 
 use super::admin::{Admin, Answer};
@@ -14,7 +16,9 @@ use super::io::{Io, OF_POOL, QueueTerms};
 use super::pdus::{ADMIN_IN_CAPSULE_SIZE, Pdu, Pdus};
 use super::subsystem::{AdminSeat, QueueSeat, Refusal, Subsystem, Wanted};
 use super::target::Nvme;
-use crate::net::{Address, CloseReason, Exchange, Malformed, Outgoing, Receiver};
+use crate::net::{
+    Address, CloseReason, Exchange, Malformed, Outgoing, Receiver, Standing, UNSENT_MAX,
+};
 use coulter::buffer::Buffer;
 use coulter_nvme::fabrics::{CNTLID_ANY, Connect, ConnectData, DISCOVERY_NQN, position};
 use coulter_nvme::opcode::{FABRICS, fabrics};
@@ -34,12 +38,15 @@ const _: () = assert!(OF_NOBODY != OF_POOL);
 
 pub(super) struct Conversation<'a> {
     nvme: &'a Nvme,
+    standing: &'a Standing,
     /// Where the host has come in.
     local: Address,
     pdus: Pdus,
     phase: Phase,
     /// A command whose data is arriving, on any but an I/O queue.
     held: Option<Sqe>,
+    /// Commands that have arrived wait until answers are sent.
+    blocked: bool,
     /// Nothing more is taken.
     ended: bool,
     reason: Option<CloseReason>,
@@ -72,13 +79,15 @@ enum Prize {
 const PROOF_REQUIRED: u64 = 1 << 17;
 
 impl<'a> Conversation<'a> {
-    pub(super) fn new(nvme: &'a Nvme, local: Address) -> Conversation<'a> {
+    pub(super) fn new(nvme: &'a Nvme, standing: &'a Standing, local: Address) -> Conversation<'a> {
         Conversation {
             nvme,
+            standing,
             local,
             pdus: Pdus::new(),
             phase: Phase::Greeting,
             held: None,
+            blocked: false,
             ended: false,
             reason: None,
             deadline: Some(Instant::now() + nvme.options.handshake_timeout),
@@ -86,6 +95,7 @@ impl<'a> Conversation<'a> {
     }
 
     fn take_input(&mut self) -> Result<(), Fatal> {
+        self.blocked = false;
         while !self.ended {
             match &mut self.phase {
                 Phase::Greeting => {
@@ -95,6 +105,10 @@ impl<'a> Conversation<'a> {
                     self.phase = Phase::Connecting;
                 }
                 Phase::Connecting | Phase::Proving(_) | Phase::Admin(_) => {
+                    if self.pdus.replies.bytes() > UNSENT_MAX {
+                        self.blocked = true;
+                        return Ok(());
+                    }
                     if !self.take_command()? {
                         return Ok(());
                     }
@@ -184,28 +198,25 @@ impl<'a> Conversation<'a> {
         let (result, status) = match outcome {
             Ok(Answer::Later) => return,
             Ok(Answer::Done(result)) => (result, Status::SUCCESS),
-            Ok(Answer::Data(bytes)) => match self.send(sqe, &bytes) {
-                Ok(()) => (0, Status::SUCCESS),
-                Err(status) => (0, status),
-            },
+            Ok(Answer::Data(bytes)) => (0, self.send(sqe, &bytes)),
             Err(status) => (0, status),
         };
         self.respond(sqe.cid(), result, status);
     }
 
     /// Sends as much data as the host has room for: what lies beyond the end of `bytes` is zero.
-    fn send(&mut self, sqe: &Sqe, bytes: &[u8]) -> Result<(), Status> {
+    fn send(&mut self, sqe: &Sqe, bytes: &[u8]) -> Status {
         let DataPointer::Transport { length } = sqe.data_pointer() else {
-            return Err(Status::INVALID_SGL_TYPE.final_one());
+            return Status::INVALID_SGL_TYPE.final_one();
         };
         let length = length as usize;
         if length < bytes.len() || length > bytes.len().max(IDENTIFY_SIZE) {
-            return Err(Status::INVALID_SGL_LENGTH.final_one());
+            return Status::INVALID_SGL_LENGTH.final_one();
         }
         let mut buffer = Buffer::zeroed(length);
         buffer[..bytes.len()].copy_from_slice(bytes);
         self.pdus.push_data(sqe.cid(), buffer, OF_NOBODY, false);
-        Ok(())
+        Status::SUCCESS
     }
 
     fn respond(&mut self, cid: u16, result: u64, status: Status) {
@@ -232,7 +243,7 @@ impl<'a> Conversation<'a> {
                 self.respond(sqe.cid(), result, Status::SUCCESS);
                 self.phase = phase;
                 if !is_open {
-                    self.deadline = None;
+                    self.admitted();
                 }
             }
             Err((status, position)) => self.respond(sqe.cid(), position.into(), status),
@@ -278,9 +289,20 @@ impl<'a> Conversation<'a> {
         match phase {
             Some(phase) => {
                 self.phase = phase;
-                self.deadline = None;
+                self.admitted();
             }
             None => self.end(Some(CloseReason::Unproved)),
+        }
+    }
+
+    /// The host has what it has connected to. Of a discovery service every host may have that, so one that
+    /// reads only there still makes room for others.
+    fn admitted(&mut self) {
+        self.deadline = None;
+        let is_discovery =
+            matches!(&self.phase, Phase::Admin(admin) if admin.seat.subsystem.front.is_none());
+        if !is_discovery {
+            self.standing.settle();
         }
     }
 
@@ -362,7 +384,7 @@ impl<'a> Conversation<'a> {
 
     fn subsystem(&self, nqn: &str) -> Option<Arc<Subsystem>> {
         if nqn == DISCOVERY_NQN {
-            return Some(self.nvme.discovery.clone());
+            return self.nvme.discovery.clone();
         }
         self.nvme.subsystems.iter().find(|subsystem| subsystem.nqn == nqn).cloned()
     }
@@ -479,7 +501,10 @@ impl Exchange for Conversation<'_> {
     }
 
     fn is_blocked(&self) -> bool {
-        matches!(&self.phase, Phase::Io(io) if io.is_blocked())
+        match &self.phase {
+            Phase::Io(io) => io.is_blocked(),
+            _ => self.blocked,
+        }
     }
 
     fn end_input(&mut self) {

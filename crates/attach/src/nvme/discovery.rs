@@ -15,7 +15,8 @@ pub struct Elsewhere {
     pub address: Address,
 }
 
-/// The log, for a host that has come in at `local`: it can reach that address, whatever others there are.
+/// The log, for a host that has come in at `local`: it can reach that address. Of the others it is told
+/// those that it can reach, too: a host of another machine is not told of what only this one is to see.
 pub(super) fn log(nvme: &Nvme, local: &Address) -> Vec<u8> {
     let mut records = vec![(EntryKind::Current, DISCOVERY_NQN.to_owned(), local.clone())];
     for subsystem in &nvme.subsystems {
@@ -33,6 +34,9 @@ pub(super) fn log(nvme: &Nvme, local: &Address) -> Vec<u8> {
     for (kind, nqn, address) in &records {
         let Address::Tcp { host, port } = address else { continue };
         let Ok(ip) = host.parse::<IpAddr>() else { continue };
+        if ip.is_loopback() && !is_near(local) {
+            continue;
+        }
         count += 1;
         Entry {
             kind: *kind,
@@ -48,4 +52,10 @@ pub(super) fn log(nvme: &Nvme, local: &Address) -> Vec<u8> {
     let generation = coulter_nvme::digest::crc32c(&out[ENTRY_SIZE..]);
     encode_header(generation.into(), count as u64, &mut out[..ENTRY_SIZE]);
     out
+}
+
+/// Whether a host that has come in at this address is on this machine.
+fn is_near(local: &Address) -> bool {
+    let Address::Tcp { host, .. } = local else { return false };
+    host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

@@ -7,7 +7,7 @@ use super::identity::{host_name, subsystem_name};
 use super::subsystem::Subsystem;
 use super::target::{Nvme, TargetOptions};
 use crate::memory::{MemoryOptions, MemoryService};
-use crate::net::{Address, Exchange, SLICES_MAX};
+use crate::net::{Address, Exchange, SLICES_MAX, Standing};
 use coulter::service::BlockService;
 use coulter_nvme::auth::Group;
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, DISCOVERY_NQN, property};
@@ -45,7 +45,8 @@ pub(crate) enum Stage {
 pub(crate) fn converse(stage: Stage, bytes: &[u8], piece: usize) {
     let nvme = target(stage == Stage::Proof);
     let local = Address::Tcp { host: "127.0.0.1".to_owned(), port: 4420 };
-    let new = || Conversation::new(&nvme, local.clone());
+    let standing = Standing::default();
+    let new = || Conversation::new(&nvme, &standing, local.clone());
     let mut first = new();
     let volume = nvme.subsystems[0].nqn.clone();
     match stage {
@@ -77,7 +78,7 @@ fn target(has_keys: bool) -> Nvme {
     let nqn = subsystem_name(&service.describe().identity);
     let front = Front::new(service, false, 4096);
     let subsystem = Arc::new(Subsystem::new(nqn, Some(front), FIRST_CNTLID));
-    let discovery = Arc::new(Subsystem::new(DISCOVERY_NQN.to_owned(), None, FIRST_CNTLID));
+    let discovery = Some(Arc::new(Subsystem::new(DISCOVERY_NQN.to_owned(), None, FIRST_CNTLID)));
     let keys = has_keys.then(|| {
         let secret = KEY.parse().expect("it is a key");
         let host = HostKey { host: None, secret, controller: None };

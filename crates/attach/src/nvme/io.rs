@@ -17,7 +17,7 @@ use super::outcome;
 use super::pdus::{IN_CAPSULE_SIZE, Pdu, Pdus};
 use super::subsystem::QueueSeat;
 use super::tally::Counts;
-use crate::net::Alone;
+use crate::net::{Alone, UNSENT_MAX};
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, RequestError, Session};
@@ -32,8 +32,6 @@ use std::time::Duration;
 
 /// Commands that are taken beyond those that fit the queue: some hosts count from one.
 const SLOTS_BEYOND: usize = 16;
-/// Unsent bytes of headers at which the socket is no longer read.
-const REPLY_HEADERS_MAX: usize = 256 << 10;
 /// Bytes of idle buffers that a queue keeps for its next commands.
 const IDLE_BYTES_MAX: usize = 8 << 20;
 /// What a queue of this kernel's own initiator has, all of it from the start.
@@ -214,7 +212,7 @@ impl Io {
                 Some(Pdu::Term) => self.is_over = true,
                 Some(Pdu::Data(data, is_last)) => self.begin_data(data, is_last, pdus)?,
                 Some(Pdu::Command(sqe, data_size)) => {
-                    let is_full = pdus.replies.header_bytes() > REPLY_HEADERS_MAX;
+                    let is_full = pdus.replies.header_bytes() > UNSENT_MAX;
                     let Some(slot) = self.idle.pop_if(|_| !is_full) else {
                         self.is_blocked = true;
                         break;

@@ -8,7 +8,7 @@ use super::identity::subsystem_name;
 use super::subsystem::Subsystem;
 use crate::net::{
     self, Address, CloseReason, Conduct, Connection, Event, Listener, Protocol, ServeError,
-    Statistics, Stop,
+    Standing, Statistics, Stop,
 };
 use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::service::BlockService;
@@ -47,7 +47,7 @@ pub struct TargetOptions {
     /// Bytes of buffers of an I/O queue, besides those for data in capsules; 4 MiB at least.
     pub queue_memory_max: usize,
     /// The host is the kernel that this process runs on, which sends most when it is short of memory:
-    /// all buffers are there from the start.
+    /// all buffers are there from the start. No other host is let in, and there is no discovery service.
     pub own_kernel: bool,
     /// Time that a host has to connect.
     pub handshake_timeout: Duration,
@@ -85,19 +85,20 @@ impl Default for TargetOptions {
 /// NVMe, and what a connection needs to know of its target.
 pub(super) struct Nvme {
     pub(super) subsystems: Vec<Arc<Subsystem>>,
-    pub(super) discovery: Arc<Subsystem>,
+    /// None if nothing can be discovered.
+    pub(super) discovery: Option<Arc<Subsystem>>,
     pub(super) options: TargetOptions,
 }
 
 impl Protocol for Nvme {
     const NAME: &'static str = "nvme";
 
-    fn serve(&self, socket: &OwnedFd, stop: &Stop) -> CloseReason {
+    fn serve(&self, socket: &OwnedFd, stop: &Stop, standing: &Standing) -> CloseReason {
         let local = match local_address(socket) {
             Ok(local) => local,
             Err(error) => return CloseReason::Io(error),
         };
-        Connection::new(socket, stop, Conversation::new(self, local)).run()
+        Connection::new(socket, stop, Conversation::new(self, standing, local)).run()
     }
 }
 
@@ -147,6 +148,7 @@ impl Target {
     ) -> Result<Target, ServeError> {
         let conduct = Conduct {
             connections_max: options.connections_max,
+            own_kernel_only: options.own_kernel,
             shutdown_timeout: options.shutdown_timeout,
             observer: options.observer.clone(),
         };
@@ -160,7 +162,8 @@ impl Target {
             let nqn = subsystem_name(front.identity());
             Arc::new(Subsystem::new(nqn, Some(front), first))
         };
-        let discovery = Arc::new(Subsystem::new(DISCOVERY_NQN.to_owned(), None, first));
+        let discovery = || Arc::new(Subsystem::new(DISCOVERY_NQN.to_owned(), None, first));
+        let discovery = (!options.own_kernel).then(discovery);
         let subsystems = disks.into_iter().map(subsystem).collect();
         let nvme = Nvme { subsystems, discovery, options };
         Ok(Target(net::Server::start(listener, nvme, conduct)?))

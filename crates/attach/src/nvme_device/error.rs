@@ -15,7 +15,7 @@ pub enum NvmeDeviceError {
     NoPermission,
     /// The target below could not be started.
     Target(ServeError),
-    /// All ports that are tried are in use.
+    /// All ports that are tried are in use, or open to every user.
     NoPort,
     /// The kernel has connected, and there is no block device.
     NoDevice,
@@ -34,7 +34,11 @@ impl fmt::Display for NvmeDeviceError {
             ),
             NvmeDeviceError::NoPermission => write!(f, "it takes root"),
             NvmeDeviceError::Target(error) => error.fmt(f),
-            NvmeDeviceError::NoPort => write!(f, "the ports 4420 to 4919 are all in use"),
+            NvmeDeviceError::NoPort => write!(
+                f,
+                "of the ports 272 to 343, none is free at which only root may listen; look at \
+                 `ss -lt` and net.ipv4.ip_unprivileged_port_start (1024 is usual)"
+            ),
             NvmeDeviceError::NoDevice => {
                 write!(f, "the kernel's NVMe/TCP initiator has connected, but made no block device")
             }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 const FABRICS: &str = "/dev/nvme-fabrics";
 const CONTROLLERS: &str = "/sys/class/nvme";
+const UNPRIVILEGED_PORTS: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 /// Bytes of a sector, in which sysfs counts.
 const SYSFS_SECTOR: u64 = 512;
 
@@ -95,6 +96,18 @@ pub(super) fn ports_in_use() -> Vec<u16> {
     addresses.filter_map(|address| port_of(address.trim_end())).collect()
 }
 
+/// The first port at which every user may listen.
+pub(super) fn unprivileged_ports() -> u16 {
+    let setting = fs::read_to_string(UNPRIVILEGED_PORTS).ok();
+    // Kernels before 4.11 have no such setting.
+    setting.map_or(1024, |text| first_port(&text))
+}
+
+/// What the setting says; none is safe if it makes no sense.
+fn first_port(setting: &str) -> u16 {
+    setting.trim_end().parse().unwrap_or(0)
+}
+
 /// The port in `traddr=127.0.0.1,trsvcid=4420,…`, if the address is the loopback's.
 fn port_of(address: &str) -> Option<u16> {
     let word =
@@ -105,6 +118,13 @@ fn port_of(address: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_that_makes_no_sense_leaves_no_port() {
+        assert_eq!(first_port("1024\n"), 1024);
+        assert_eq!(first_port("80\n"), 80);
+        assert_eq!(first_port("nonsense"), 0);
+    }
 
     #[test]
     fn a_port_is_taken_from_an_address_of_the_loopback_only() {

@@ -6,8 +6,15 @@
 //!   connects there again by itself, every [`RECONNECT_DELAY_S`], and never gives up.
 //! - The device survives its process: requests wait until a new process takes it over
 //!   ([`NvmeDevice::recover`]) or takes it away ([`remove`]). What was under way is issued again.
-//! - The port is outside of those that the system gives to whoever asks for any, so that nobody takes it
-//!   meanwhile by accident.
+//! - Only root may listen at the port: the initiator connects there again after the target has died, and
+//!   takes what it finds for the disk.
+//! - Only the kernel and root are let in, by the kernel's own table of sockets. Nothing is discoverable.
+//!
+//! Keys (DH-HMAC-CHAP) would give neither: Linux shows the key of a host to every user (`dhchap_secret` in
+//! sysfs can be read by all), and it goes on without a proof when a target asks for none, so that an impostor
+//! need not know the key of the controller.
+//!
+//! # Contract
 //! - Teardown: device, target. The second begins when the first is gone.
 
 mod error;
@@ -28,8 +35,9 @@ use std::time::{Duration, Instant};
 
 /// Seconds between attempts to connect again.
 pub const RECONNECT_DELAY_S: u32 = 1;
-/// Ports that are tried: the first is the one that is kept for NVMe over Fabrics.
-const PORTS: std::ops::Range<u16> = 4420..4920;
+/// Ports that are tried: those below the ports that NFS and `bindresvport` take which are assigned to no
+/// service.
+const PORTS: [std::ops::Range<u16>; 4] = [272..280, 288..308, 325..333, 335..344];
 /// I/O queues: each is a connection and a thread.
 const QUEUE_COUNT: u16 = 2;
 /// Time for the block device to appear.
@@ -85,6 +93,11 @@ impl NvmeDevice {
         options: TargetOptions,
     ) -> Result<NvmeDevice, NvmeDeviceError> {
         check()?;
+        if waiting.port >= fabrics::unprivileged_ports() {
+            let what = "it connects to a port at which any user may listen";
+            let device = waiting.device().unwrap_or_default();
+            return Err(NvmeDeviceError::Foreign(ForeignDevice { device, what }));
+        }
         if waiting.size().is_some_and(|size| size != disk.service.size()) {
             let what = "its size differs";
             let device = waiting.device().unwrap_or_default();
@@ -147,8 +160,9 @@ impl NvmeDevice {
 /// Listens on the first port that is free.
 fn listen(disk: &Disk, options: &TargetOptions) -> Result<Target, NvmeDeviceError> {
     let options = TargetOptions { own_kernel: true, ..options.clone() };
-    let in_use = fabrics::ports_in_use();
-    for port in PORTS.filter(|port| !in_use.contains(port)) {
+    let (in_use, unprivileged) = (fabrics::ports_in_use(), fabrics::unprivileged_ports());
+    let is_usable = |port: &u16| *port < unprivileged && !in_use.contains(port);
+    for port in PORTS.into_iter().flatten().filter(is_usable) {
         let address = Address::Tcp { host: "127.0.0.1".into(), port };
         match Target::start(&address, vec![disk.clone()], options.clone()) {
             Err(ServeError::Bind { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}

@@ -122,6 +122,7 @@ pub const SCENARIOS: &[Scenario] = &[
     any("nvme read-only", "nvme-read-only", Set::Long, 90),
     any("nvme queues", "nvme-queues", Set::Long, 240),
     any("nvme device ext4", "file-system ext4 nvme", Set::Short, 120),
+    any("nvme device private", "nvme-private", Set::Short, 60),
     any("nvme device that waits", "waiting nvme", Set::Long, 180),
     any("nvme device 5 kills", "kills nvme 5", Set::Long, 300),
     any("nvme device restarted", "nvme-restart", Set::Long, 300),

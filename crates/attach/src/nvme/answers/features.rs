@@ -48,11 +48,7 @@ pub(crate) fn get(admin: &Admin, sqe: &Sqe) -> Result<Answer, Status> {
         Select::Capabilities => 0,
         Select::Default | Select::Saved => default(feature),
         Select::Current => match feature {
-            id::QUEUES => {
-                let granted = admin.seat.controller.granted_queues();
-                let granted = if granted == 0 { admin.terms.io_queues_max } else { granted };
-                queues(granted)
-            }
+            id::QUEUES => queues(admin.seat.controller.granted_queues()),
             id::EVENTS => admin.event_configuration,
             id::KEEP_ALIVE => admin.keep_alive.as_millis().try_into().unwrap_or(u32::MAX),
             _ => default(feature),

@@ -5,7 +5,7 @@ use super::super::front::{NSID, TRANSFER_SIZE_MAX};
 use super::OPTIONAL_COMMANDS;
 use super::identify::FIRMWARE;
 use coulter_nvme::log::{self, ErrorEntry, GetLog, Smart, page};
-use coulter_nvme::{NSID_ALL, Status};
+use coulter_nvme::{IDENTIFY_SIZE, NSID_ALL, Status};
 
 /// Logs of a controller with namespaces, and of one of a discovery service.
 const PAGES: [u8; 6] = [
@@ -21,7 +21,8 @@ const DISCOVERY_PAGES: [u8; 2] = [page::SUPPORTED, page::DISCOVERY];
 /// Entries that the log of changed namespaces has room for.
 const CHANGED_SIZE: usize = 4096;
 
-/// The bytes that `asked` asks for; what lies beyond the end of a log is zero.
+/// The bytes that `asked` asks for. Many hosts read a log by the page, so what lies beyond its end is zero
+/// up to a page. A host that asks for more than a page, and for more than there is, is refused.
 pub(crate) fn answer(admin: &mut Admin, asked: &GetLog) -> Result<Vec<u8>, Status> {
     let is_discovery = admin.seat.subsystem.front.is_none();
     let pages = if is_discovery { &DISCOVERY_PAGES[..] } else { &PAGES[..] };
@@ -50,10 +51,13 @@ pub(crate) fn answer(admin: &mut Admin, asked: &GetLog) -> Result<Vec<u8>, Statu
             admin.discovery.clone()
         }
     };
-    let mut out = vec![0; asked.length as usize];
     let start = usize::try_from(asked.offset).unwrap_or(usize::MAX).min(whole.len());
-    let found = &whole[start..whole.len().min(start + out.len())];
-    out[..found.len()].copy_from_slice(found);
+    let (length, left) = (asked.length as usize, whole.len() - start);
+    if length > left.max(IDENTIFY_SIZE) {
+        return Err(Status::INVALID_SGL_LENGTH.final_one());
+    }
+    let mut out = whole[start..start + left.min(length)].to_vec();
+    out.resize(length, 0);
     Ok(out)
 }
 

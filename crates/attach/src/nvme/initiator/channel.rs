@@ -71,7 +71,7 @@ impl Channel {
         let socket = OwnedFd::from(stream);
         let deadline = Instant::now() + timeout;
         let request = IcReq { format: 0, alignment: 0, digests, r2t_max: 1 };
-        send_all(&socket, &request.encode(), deadline)?;
+        send_all(&socket, &request.encode(), deadline, None)?;
         let mut bytes = [0; tcp::IC_SIZE];
         receive_exactly(&socket, &mut bytes, deadline)?;
         let header = Header::decode(bytes.first_chunk().expect("it is whole"));
@@ -193,7 +193,7 @@ impl Channel {
     pub fn flush(&mut self) {
         let bytes = std::mem::take(&mut self.outgoing);
         if self.end.is_none()
-            && let Err(error) = send_all(&self.socket, &bytes, Instant::now() + self.timeout)
+            && let Err(error) = send_all(&self.socket, &bytes, Instant::now() + self.timeout, None)
         {
             self.end = Some(error.into());
         }
