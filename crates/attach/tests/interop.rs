@@ -1,11 +1,11 @@
 //! Other people's clients against our server, and other people's tools on our device.
 
 use coulter::service::BlockService;
-use coulter_attach::conformance::Random;
 use coulter_attach::loop_device::{LoopDevice, LoopOptions};
 use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::nbd::{Address, Export, Server, ServerOptions};
 use coulter_attach::point::{AttachPoint, Detach};
+use coulter_workload::Random;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;

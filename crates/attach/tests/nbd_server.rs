@@ -3,11 +3,11 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, Request, Session};
-use coulter_attach::conformance::Random;
 use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::nbd::{
     Address, Client, ClientError, ClientOptions, Event, Export, ServeError, Server, ServerOptions,
 };
+use coulter_workload::Random;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
@@ -132,13 +132,13 @@ fn pipelined(latency: Duration, sleeps_outside: bool) {
             if under_way.values().any(|(other, _)| *other == block) {
                 continue;
             }
-            let seed = (random.below(2) == 0).then(|| random.next_u64());
+            let seed = (random.below(2) == 0).then(|| random.bits());
             let length = [4096, 512, 65536][random.below(3) as usize];
             let mut buffer = Buffer::zeroed(if seed.is_some() { 65536 } else { length });
             if let Some(seed) = seed {
                 Random::new(seed).fill(&mut buffer);
             }
-            let tag = random.next_u64();
+            let tag = random.bits();
             let operation =
                 if seed.is_some() { Operation::Write { fua: false } } else { Operation::Read };
             let (offset, length) = (block * 65536, buffer.len() as u64);

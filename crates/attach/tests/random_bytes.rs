@@ -3,11 +3,11 @@
 //! Method: valid streams with a few bytes changed reach further than noise does, so both are
 //! tried; every seed is fixed. The same entry points serve fuzzers.
 
-use coulter_attach::conformance::Random;
 use coulter_attach::fuzz;
 use coulter_attach::nbd::wire::{
     ChunkHeader, OptionHeader, RequestHeader, SimpleReply, chunk, command, option,
 };
+use coulter_workload::Random;
 
 fn noise(random: &mut Random, length_max: u64) -> Vec<u8> {
     let mut bytes = vec![0; random.below(length_max) as usize];
@@ -21,7 +21,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
         if !bytes.is_empty() {
             let index = random.below(bytes.len() as u64) as usize;
             bytes[index] = match random.below(3) {
-                0 => random.next_u64() as u8,
+                0 => random.bits() as u8,
                 1 => bytes[index].wrapping_add(1),
                 _ => 0xff,
             };
@@ -59,14 +59,14 @@ fn an_option(random: &mut Random) -> Vec<u8> {
 fn a_request(random: &mut Random) -> Vec<u8> {
     let command = random.below(9) as u16;
     let length = match random.below(8) {
-        0 => random.next_u64() as u32,
+        0 => random.bits() as u32,
         1 => 33 << 20,
         _ => random.below(32) as u32 * 512,
     };
     let header = RequestHeader {
         flags: if random.below(4) == 0 { random.below(64) as u16 } else { 0 },
         command,
-        cookie: random.next_u64(),
+        cookie: random.bits(),
         offset: random.below(2100) * 512,
         length,
     };

@@ -16,7 +16,6 @@ pub mod memory;
 pub mod open;
 pub mod open_error;
 mod passthrough;
-mod random;
 mod read_source;
 mod slots;
 mod threads;

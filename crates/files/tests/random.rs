@@ -2,10 +2,11 @@
 
 mod common;
 
+use common::Mount;
 use common::model::{Model, Node};
-use common::{Mount, Random};
 use coulter::buffer::Buffer;
 use coulter_files::{AllocateMode, Changes, ROOT, RenameFlags, Reply, Request, Whence};
+use coulter_workload::Random;
 use std::collections::BTreeMap;
 
 /// Bytes of the file at most.

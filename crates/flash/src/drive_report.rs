@@ -5,7 +5,7 @@ use crate::drive::{Drive, DriveCounters};
 use crate::ftl::MapMemory;
 use crate::latency::Latency;
 use crate::units::{BLOCK_SIZE, EraseBlock, Ns};
-use coulter_workload::Histogram;
+use coulter::Histogram;
 use serde::Serialize;
 
 /// Wear of the erase blocks over the drive's whole life.

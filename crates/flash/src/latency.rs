@@ -1,7 +1,7 @@
 //! What a histogram of times comes to.
 
 use crate::units::Ns;
-use coulter_workload::Histogram;
+use coulter::Histogram;
 use serde::Serialize;
 
 /// What a histogram comes to, in nanoseconds.

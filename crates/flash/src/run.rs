@@ -16,7 +16,7 @@ use crate::latency::Latency;
 use crate::profile::Profile;
 use crate::units::{BLOCK_SIZE, Ns};
 use crate::workload::{FileLoad, Workload};
-use coulter_workload::Histogram;
+use coulter::Histogram;
 use coulter_workload::Random;
 use serde::Serialize;
 use std::cmp::Reverse;

@@ -9,6 +9,7 @@
 //! - memory of a request is given up only when the device has let go of it: the ring is dropped first.
 
 use crate::buffer::BUFFER_ALIGNMENT;
+use crate::histogram::Histogram;
 use crate::message::Submission;
 use crate::service::{BLOCK_SIZE, Completion, Operation};
 use crate::state::Shared;
@@ -17,7 +18,6 @@ use coulter_device::{self as device, Command, Device, DeviceError, ReadSource, W
 use coulter_engine::read_cache::{Place, READ_BLOCKS_MAX, ReadCache};
 use coulter_format::checksum::{self, Kind};
 use coulter_format::{Block, Lba};
-use coulter_workload::Histogram;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -4,8 +4,8 @@ use crate::counters::{Counters, DeviceCounts, RequestCounts};
 use crate::create::STRETCH_SIZE;
 use crate::direct::Direct;
 use crate::governor::GovernorCounts;
+use crate::histogram::Histogram;
 use coulter_format::BLOCK_SIZE;
-use coulter_workload::Histogram;
 
 /// The facts of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, Session};
 use coulter::{Acknowledge, CreateOptions, LocalVolume, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
+use coulter_workload::Random;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -9,6 +9,7 @@ use coulter::service::RequestError;
 use coulter::{Acknowledge, CloseError, OpenOptions, State};
 use coulter_device::wrap::{Fault, FaultHandle, FaultRates, FaultyDevice, SlowDevice, SlowModel};
 use coulter_device::{CommandKind, MemoryStore};
+use coulter_workload::Random;
 use std::time::Duration;
 
 for_both_kinds!(

@@ -6,6 +6,7 @@ use common::*;
 use coulter::service::Operation;
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
+use coulter_workload::Random;
 use std::sync::Arc;
 
 for_both_kinds!(

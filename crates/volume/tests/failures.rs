@@ -11,6 +11,7 @@ use coulter_device::wrap::{
 use coulter_device::{
     Command, CommandKind, Completion, Device, MemoryStore, Properties, Region, Wait, Waker,
 };
+use coulter_workload::Random;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

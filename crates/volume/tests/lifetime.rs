@@ -9,6 +9,7 @@ use coulter::{
 };
 use coulter_device::wrap::{CutDevice, CutPolicy};
 use coulter_device::{Device, MemoryStore};
+use coulter_workload::Random;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -9,6 +9,7 @@ use coulter::service::{Operation, Request, RequestError, Session};
 use coulter::{CreateOptions, LocalVolume, OpenOptions, State, create};
 use coulter_device::wrap::{FaultRates, FaultyDevice, SlowDevice, SlowModel};
 use coulter_device::{Device, Engine, MemoryStore, open_path};
+use coulter_workload::Random;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 

@@ -6,6 +6,7 @@ use common::*;
 use coulter::service::{BlockService, Change, Extent, Operation, Request, RequestError};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
+use coulter_workload::Random;
 use std::collections::BTreeSet;
 
 for_both_kinds!(

@@ -6,6 +6,7 @@ use common::*;
 use coulter::service::{Change, RequestError};
 use coulter::{CreateError, CreateOptions, LocalVolume, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
+use coulter_workload::Random;
 
 for_both_kinds!(
     addresses_anywhere_hold_what_was_written_over_crashes,

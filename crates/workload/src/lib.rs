@@ -8,7 +8,6 @@
 //! - [`Permutation`] visits every address once, in random order, without a list of them.
 //! - [`trace`] reads block traces in their common formats.
 //! - [`Content`] fills blocks with bytes that do not compress and that say where they belong.
-//! - [`Histogram`] counts how long operations took.
 //!
 //! # Does not
 //! write anything, keep time, or know of stores and volumes. Addresses are plain block numbers, since
@@ -17,7 +16,6 @@
 #![deny(unsafe_code)]
 
 mod content;
-mod histogram;
 mod mix;
 mod pattern;
 mod permutation;
@@ -26,7 +24,6 @@ pub mod trace;
 mod zipf;
 
 pub use content::{BLOCK_SIZE, Content, Origin};
-pub use histogram::Histogram;
 pub use mix::{Kind, Mix, Operation, Operations};
 pub use pattern::{Addresses, ParsePatternError, Pattern};
 pub use permutation::Permutation;

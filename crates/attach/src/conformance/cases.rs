@@ -1,9 +1,10 @@
 //! The cases of the suite. Each makes its own service and attach point, and detaches it.
 
-use super::{Harness, Host, Random};
+use super::{Harness, Host};
 use crate::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::service::RequestError;
+use fastrand::Rng;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> Option<i32> {
 
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::new(seed).fill(&mut bytes);
+    Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 
@@ -46,14 +47,14 @@ pub(super) fn random_operations_agree_with_a_model(harness: &dyn Harness) {
         let mut host = connect(harness, &*point);
         assert_eq!(host.size(), SIZE);
         let mut model = vec![0; SIZE as usize];
-        let mut random = Random::new(seed);
+        let mut random = Rng::with_seed(seed);
         for step in 0..400 {
             let range = random_range(&mut random, harness.traits().granularity);
             let (offset, length) = (range.start as u64, range.len() as u64);
-            match random.below(10) {
+            match random.u64(..10) {
                 0..4 => {
-                    let bytes = pattern(random.next_u64(), range.len());
-                    let durable = random.below(4) == 0;
+                    let bytes = pattern(random.u64(..), range.len());
+                    let durable = random.u8(..4) == 0;
                     host.write(offset, &bytes, durable).expect("a write succeeds");
                     model[range].copy_from_slice(&bytes);
                 }
@@ -82,14 +83,14 @@ pub(super) fn random_operations_agree_with_a_model(harness: &dyn Harness) {
 }
 
 /// Mostly short, sometimes more than 1 MiB, at any multiple of the granularity.
-fn random_range(random: &mut Random, granularity: u64) -> std::ops::Range<usize> {
-    let length_max: u64 = match random.below(20) {
+fn random_range(random: &mut Rng, granularity: u64) -> std::ops::Range<usize> {
+    let length_max: u64 = match random.u64(..20) {
         0 => (1 << 20) + 128 * 1024,
         1..4 => 128 << 10,
         _ => 16 << 10,
     };
-    let length = (random.below(length_max / granularity) + 1) * granularity;
-    let offset = random.below((SIZE - length) / granularity + 1) * granularity;
+    let length = random.u64(1..=length_max / granularity) * granularity;
+    let offset = random.u64(..=(SIZE - length) / granularity) * granularity;
     offset as usize..(offset + length) as usize
 }
 

@@ -9,12 +9,10 @@ mod cases;
 mod harnesses;
 mod hosts;
 mod nvme;
-mod random;
 
 pub use harnesses::{FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, UblkHarness};
 pub use hosts::{NbdHost, PathHost};
 pub use nvme::{NvmeHarness, NvmeHost};
-pub use random::Random;
 
 use crate::point::AttachPoint;
 use coulter::service::BlockService;

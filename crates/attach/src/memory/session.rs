@@ -9,7 +9,7 @@ use coulter::buffer::Buffer;
 use coulter::service::{
     Completion, Extent, Operation, REQUEST_SIZE_MAX, Request, RequestError, SECTOR_SIZE, Session,
 };
-use coulter_workload::Random;
+use fastrand::Rng;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -31,7 +31,7 @@ pub(super) struct MemorySession {
     waiting: VecDeque<Waiting>,
     timer: OwnedFd,
     timer_armed: Cell<bool>,
-    random: Option<Random>,
+    random: Option<Rng>,
 }
 
 struct Waiting {
@@ -45,7 +45,7 @@ impl MemorySession {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
             .expect("a process that may open no descriptor cannot test anything");
-        let random = shared.options.shuffle_seed.map(Random::new);
+        let random = shared.options.shuffle_seed.map(Rng::with_seed);
         MemorySession {
             shared,
             waiting: VecDeque::new(),
@@ -87,7 +87,7 @@ impl MemorySession {
             out.push(completion);
         }
         if let Some(random) = &mut self.random {
-            shuffle(random, &mut out[start..]);
+            random.shuffle(&mut out[start..]);
         }
     }
 
@@ -208,13 +208,6 @@ fn check(request: &Request, size: u64) -> Result<(), RequestError> {
     match request.offset.checked_add(request.length) {
         Some(end) if end <= size => Ok(()),
         _ => Err(RequestError::OutOfRange),
-    }
-}
-
-/// Fisher and Yates' shuffle.
-fn shuffle(random: &mut Random, completions: &mut [Completion]) {
-    for i in (1..completions.len()).rev() {
-        completions.swap(i, random.below(i as u64 + 1) as usize);
     }
 }
 

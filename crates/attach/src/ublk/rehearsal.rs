@@ -11,7 +11,7 @@ use super::abi::{IoDescriptor, OP_WRITE, data_position};
 use super::queue::{Descriptors, Lines, Queue, Shape};
 use crate::hosting::{self, Place, ThreadShape};
 use coulter::service::{BLOCK_SIZE, BlockService, Completion, Request, SECTOR_SIZE, Session};
-use coulter_workload::Random;
+use fastrand::Rng;
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::cell::Cell;
@@ -129,7 +129,7 @@ struct Requests {
     count: u16,
     block_count: u64,
     /// Chooses the addresses.
-    random: Random,
+    random: Rng,
 }
 
 impl Requests {
@@ -138,7 +138,7 @@ impl Requests {
         let size = usize::from(count) * size_of::<IoDescriptor>();
         // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
         let start = unsafe { mmap(std::ptr::null_mut(), size, access, MapFlags::SHARED, file, 0)? };
-        let random = Random::new(1);
+        let random = Rng::with_seed(1);
         let mut requests = Requests { start: start.cast(), count, block_count, random };
         (0..count).for_each(|tag| requests.renew(tag));
         Ok(requests)
@@ -151,7 +151,7 @@ impl Requests {
         let request = IoDescriptor {
             operation_and_flags: OP_WRITE,
             sector_count: sectors_per_block as u32,
-            sector: self.random.below(self.block_count) * sectors_per_block,
+            sector: self.random.u64(..self.block_count) * sectors_per_block,
             address: 0,
         };
         // SAFETY: the mapping holds `count` descriptors, and the loop reads this one only after

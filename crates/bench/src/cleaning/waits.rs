@@ -1,6 +1,6 @@
 //! How long the host waited, in blocks that the device wrote meanwhile.
 
-use coulter_workload::Histogram;
+use coulter::Histogram;
 use serde::Serialize;
 
 /// Waits of the host's writes while the engine took none. There is no time here: a device that

@@ -3,7 +3,7 @@
 use super::rig::Rig;
 use super::{Access, Fixture};
 use crate::contract::{Command, CommandKind, Completion, Region, SECTOR_SIZE};
-use crate::random::Random;
+use fastrand::Rng;
 
 /// Bytes of the device that the random check works on, and all of them twice.
 const MODEL_SIZE: u64 = 4 << 20;
@@ -30,7 +30,7 @@ struct Model {
     start: u64,
     sectors: Vec<Sector>,
     lanes: Vec<Option<Command>>,
-    random: Random,
+    random: Rng,
     stamp: u64,
 }
 
@@ -50,7 +50,7 @@ pub fn what_was_written_is_read(fixture: &dyn Fixture) {
         start,
         sectors: vec![blank; (MODEL_SIZE / SECTOR_SIZE) as usize],
         lanes: vec![None; LANE_COUNT],
-        random: Random::new(seed),
+        random: Rng::with_seed(seed),
         stamp: 0,
     };
     for _ in 0..STEP_COUNT {
@@ -75,7 +75,7 @@ impl Model {
     /// A command that meets no other in flight, or `None` if the one that came to mind does.
     fn next_command(&mut self, rig: &mut Rig) -> Option<Command> {
         let lane = self.lanes.iter().position(Option::is_none)?;
-        let kind = match self.random.below(100) {
+        let kind = match self.random.u64(..100) {
             0..45 => CommandKind::Write,
             45..90 => CommandKind::Read,
             90..94 => CommandKind::Discard,
@@ -84,13 +84,13 @@ impl Model {
         };
         let unit = rig.alignment();
         // Small ones mostly; at times as long as there is memory for.
-        let count_max = if self.random.below(8) == 0 { LANE_SIZE / unit } else { 8192 / unit };
-        let length = (1 + self.random.below(count_max)) * unit;
-        let offset = self.start + self.random.below((MODEL_SIZE - length) / unit + 1) * unit;
+        let count_max = if self.random.u64(..8) == 0 { LANE_SIZE / unit } else { 8192 / unit };
+        let length = self.random.u64(1..=count_max) * unit;
+        let offset = self.start + self.random.u64(..=(MODEL_SIZE - length) / unit) * unit;
         let mut command = Command::flush(lane as u64);
         if kind != CommandKind::Flush {
             let at =
-                lane as u64 * LANE_SIZE + self.random.below((LANE_SIZE - length) / unit + 1) * unit;
+                lane as u64 * LANE_SIZE + self.random.u64(..=(LANE_SIZE - length) / unit) * unit;
             let buffer = match kind {
                 CommandKind::Discard | CommandKind::Prepare => std::ptr::null_mut(),
                 _ => rig.address(at as usize),
@@ -171,9 +171,9 @@ impl Model {
 pub fn the_whole_device_is_written_and_read_at_once(fixture: &dyn Fixture) {
     let size = Rig::new(fixture, 1).size() as usize;
     let mut rig = Rig::new(fixture, size);
-    let mut random = Random::new(1);
+    let mut random = Rng::with_seed(1);
     let mut expected = vec![0; size];
-    expected.chunks_mut(8).for_each(|word| word.copy_from_slice(&random.bits().to_le_bytes()));
+    random.fill(&mut expected);
     rig.memory.copy_from_slice(&expected);
     rig.write(0, 0, size);
     rig.memory.fill(0);

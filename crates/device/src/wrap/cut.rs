@@ -23,8 +23,8 @@ use crate::contract::{
     Command, CommandKind, Completion, Device, Properties, Region, SECTOR_SIZE, Wait,
 };
 use crate::device_error::{DeviceError, DeviceErrorKind};
-use crate::random::Random;
 use crate::wake::Waker;
+use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -89,13 +89,13 @@ impl CutPolicy {
 
 /// The last of the commands that the seed lets reach the medium.
 fn seeded(seed: u64, choice: &SectorChoice<'_>) -> usize {
-    let mut style = Random::new(seed);
-    let millionths = [62_500, 500_000, 937_500][style.below(3) as usize];
-    let is_by_command = style.below(2) == 0;
+    let mut style = Rng::with_seed(seed);
+    let millionths = [62_500, 500_000, 937_500][style.u64(..3) as usize];
+    let is_by_command = style.bool();
     let reaches = |command: &u64| {
         let sector = if is_by_command { 0 } else { choice.sector + 1 };
         let draw = seed ^ command.rotate_left(40) ^ sector.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Random::new(draw).happens(millionths)
+        Rng::with_seed(draw).u32(..1_000_000) < millionths
     };
     choice.commands.iter().rposition(reaches).map_or(0, |index| index + 1)
 }

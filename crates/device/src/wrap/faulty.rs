@@ -8,9 +8,9 @@ use crate::contract::{
     Command, CommandKind, Completion, Device, Properties, Region, SECTOR_SIZE, Wait,
 };
 use crate::device_error::{DeviceError, DeviceErrorKind};
-use crate::random::Random;
 use crate::slots::Slots;
 use crate::wake::Waker;
+use fastrand::Rng;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -146,7 +146,7 @@ struct Plan {
     /// Ranges that read back wrong until they are written.
     damaged: Vec<Range<u64>>,
     rates: FaultRates,
-    random: Random,
+    random: Rng,
     injected: u64,
 }
 
@@ -202,7 +202,7 @@ impl<D: Device> FaultyDevice<D> {
             faults: Vec::new(),
             damaged: Vec::new(),
             rates: FaultRates::default(),
-            random: Random::new(seed),
+            random: Rng::with_seed(seed),
             injected: 0,
         }));
         let handle = FaultHandle { plan: plan.clone() };
@@ -338,23 +338,23 @@ impl Plan {
         let (rates, random) = (self.rates, &mut self.random);
         let errno = libc::EIO;
         match command.kind {
-            CommandKind::Read if random.happens(rates.read_fails) => Some(Effect::Fail { errno }),
-            CommandKind::Read if random.happens(rates.read_corrupts) => {
-                Some(Effect::Corrupt { start: random.below(command.length), length: 1 })
+            CommandKind::Read if happens(random, rates.read_fails) => Some(Effect::Fail { errno }),
+            CommandKind::Read if happens(random, rates.read_corrupts) => {
+                Some(Effect::Corrupt { start: random.u64(..command.length), length: 1 })
             }
-            CommandKind::Write if random.happens(rates.write_fails) => {
-                let sectors = random.below(command.length / SECTOR_SIZE + 1);
+            CommandKind::Write if happens(random, rates.write_fails) => {
+                let sectors = random.u64(..=command.length / SECTOR_SIZE);
                 Some(Effect::FailAfter { sectors, errno })
             }
-            CommandKind::Write if random.happens(rates.write_loses) => Some(Effect::Lose),
-            CommandKind::Write if random.happens(rates.write_misdirects) => {
-                let distance = (1 + random.below(64)) * properties.alignment;
+            CommandKind::Write if happens(random, rates.write_loses) => Some(Effect::Lose),
+            CommandKind::Write if happens(random, rates.write_misdirects) => {
+                let distance = random.u64(1..=64) * properties.alignment;
                 Some(Effect::Misdirect { distance })
             }
-            CommandKind::Flush if random.happens(rates.flush_fails) => Some(Effect::Fail { errno }),
-            _ if random.happens(rates.delays) => {
-                Some(Effect::Delay { polls: 1 + random.below(16) as u32 })
+            CommandKind::Flush if happens(random, rates.flush_fails) => {
+                Some(Effect::Fail { errno })
             }
+            _ if happens(random, rates.delays) => Some(Effect::Delay { polls: random.u32(1..=16) }),
             _ => None,
         }
     }
@@ -440,6 +440,11 @@ unsafe impl<D: Device> Device for FaultyDevice<D> {
 
 fn lock(plan: &Mutex<Plan>) -> MutexGuard<'_, Plan> {
     plan.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// True `millionths` times in a million.
+fn happens(random: &mut Rng, millionths: u32) -> bool {
+    random.u32(..1_000_000) < millionths
 }
 
 #[cfg(test)]

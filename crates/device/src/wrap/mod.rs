@@ -5,13 +5,19 @@
 //! deterministically: the same commands and the same seed meet the same faults.
 
 mod counting;
+#[cfg(feature = "faults")]
 mod cut;
+#[cfg(feature = "faults")]
 mod faulty;
+#[cfg(feature = "faults")]
 mod slow;
 mod traced;
 
 pub use counting::{CountingDevice, Counts, KindCounts};
+#[cfg(feature = "faults")]
 pub use cut::{CutDevice, CutHandle, CutPolicy, SectorChoice};
+#[cfg(feature = "faults")]
 pub use faulty::{Effect, Fault, FaultHandle, FaultRates, FaultyDevice};
+#[cfg(feature = "faults")]
 pub use slow::{SlowDevice, SlowHandle, SlowModel};
 pub use traced::{CsvTrace, TraceLog, TraceRecord, TraceSink, TracedDevice};

@@ -19,30 +19,12 @@ use coulter_files::{
     Attributes, BLOCK_SIZE, Change, Command, CreateOptions, Files, Io, IoError, Name, NewNode,
     Options, ROOT, Reply, Request, Time, create, read_span,
 };
+use coulter_workload::Random;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 pub type Block = [u8; BLOCK_SIZE];
 type Content = BTreeMap<u64, Rc<Block>>;
-
-/// The workload's random generator, with the choices that these tests make.
-#[derive(Clone)]
-pub struct Random(coulter_workload::Random);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(coulter_workload::Random::new(seed))
-    }
-    pub fn bits(&mut self) -> u64 {
-        self.0.bits()
-    }
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0.below(limit.max(1))
-    }
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// Changes that take effect together.
 #[derive(Clone, Default)]

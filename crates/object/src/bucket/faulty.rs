@@ -1,7 +1,7 @@
 //! A bucket that fails in every way that a real one can: by a seed, and always within the contract.
 
 use super::{Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag};
-use coulter_workload::Random;
+use fastrand::Rng;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +27,7 @@ enum Late {
 
 #[derive(Debug)]
 struct State {
-    random: Random,
+    random: Rng,
     rates: Rates,
     late: Vec<Late>,
     /// How many of those were carried out.
@@ -46,7 +46,7 @@ impl FaultyBucket {
     /// Fails requests to `inner` at `rates`, by `seed`.
     pub fn new(inner: Arc<dyn Bucket>, rates: Rates, seed: u64) -> FaultyBucket {
         let state = State {
-            random: Random::new(seed),
+            random: Rng::with_seed(seed),
             rates,
             late: Vec::new(),
             late_count: 0,
@@ -138,7 +138,7 @@ impl FaultyBucket {
 impl State {
     /// A number below 1000.
     fn draw(&mut self) -> u32 {
-        self.random.below(1000) as u32
+        self.random.u32(..1000)
     }
 }
 

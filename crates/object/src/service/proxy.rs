@@ -2,6 +2,7 @@
 
 use super::http::Message;
 use super::listener::{Handler, Listener, Reply};
+use fastrand::Rng;
 use std::io::{self, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +55,7 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Shared {
     upstream: SocketAddr,
-    weather: Mutex<(Weather, coulter_workload::Random)>,
+    weather: Mutex<(Weather, Rng)>,
     request_count: AtomicU64,
     fault_count: AtomicU64,
 }
@@ -67,7 +68,7 @@ impl Proxy {
     pub fn start(upstream: SocketAddr, seed: u64) -> io::Result<Proxy> {
         let shared = Arc::new(Shared {
             upstream,
-            weather: Mutex::new((Weather::default(), coulter_workload::Random::new(seed))),
+            weather: Mutex::new((Weather::default(), Rng::with_seed(seed))),
             request_count: AtomicU64::new(0),
             fault_count: AtomicU64::new(0),
         });
@@ -134,7 +135,7 @@ impl Way {
     fn draw(&self, request: &Message) -> (Option<Fault>, Duration) {
         let mut guard = self.0.weather.lock().unwrap_or_else(PoisonError::into_inner);
         let (weather, random) = &mut *guard;
-        let mut draw = random.below(1000) as u32;
+        let mut draw = random.u32(..1000);
         let mut found = None;
         for (fault, rate) in &weather.rates {
             if draw < *rate {

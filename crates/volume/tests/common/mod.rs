@@ -167,28 +167,6 @@ macro_rules! for_both_kinds {
 #[allow(unused_imports, reason = "not every test file needs it")]
 pub(crate) use for_both_kinds;
 
-/// The workload's random generator.
-pub(crate) struct Random(coulter_workload::Random);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(coulter_workload::Random::new(seed))
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0.bits()
-    }
-
-    /// A number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
-        self.0.fill(bytes);
-    }
-}
-
 /// A write request.
 pub(crate) fn write(tag: u64, offset: u64, content: &[u8]) -> Request {
     let buffer = Buffer::copied_from(content);
