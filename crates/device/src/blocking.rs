@@ -9,7 +9,8 @@
 //! The calls count as use: a device that was used by them stays on that thread.
 
 use crate::aligned::AlignedMemory;
-use crate::contract::{Command, Completion, Device, Wait};
+use crate::command::{Command, Completion, Wait};
+use crate::contract::Device;
 use crate::device_error::DeviceError;
 
 /// The tag of the only command in flight.

@@ -6,6 +6,7 @@
 pub mod alarm;
 pub mod aligned;
 pub mod blocking;
+mod command;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod contract;
@@ -15,8 +16,10 @@ mod medium;
 pub mod memory;
 pub mod open;
 pub mod open_error;
+mod open_options;
 mod passthrough;
 mod read_source;
+mod ring;
 mod slots;
 mod threads;
 mod transfer;
@@ -25,16 +28,16 @@ pub mod wake;
 pub mod wrap;
 
 pub use aligned::AlignedMemory;
-pub use contract::{
-    ALIGNMENT_MAX, Command, CommandKind, Completion, Device, Prepare, Properties, Region,
-    SECTOR_SIZE, Wait,
+pub use command::{
+    ALIGNMENT_MAX, Command, CommandKind, Completion, Prepare, Properties, Region, SECTOR_SIZE, Wait,
 };
+pub use contract::Device;
 pub use device_error::{DeviceError, DeviceErrorKind};
 pub use medium::LockedFile;
 pub use memory::{MemoryDevice, MemoryStore};
-pub use open::{Engine, OpenOptions, open_path};
+pub use open::open_path;
 pub use open_error::OpenError;
+pub use open_options::{Engine, OpenOptions, QUEUE_DEPTH_MAX, THREADS_MAX};
 pub use read_source::ReadSource;
 pub use threads::ThreadDevice;
-pub use uring::UringDevice;
 pub use wake::Waker;

@@ -3,11 +3,11 @@
 //! Nothing orders them and the device that writes. Whoever uses both makes sure that nothing is written
 //! where somebody reads.
 
-use crate::contract::{CommandKind, Device};
+use crate::command::CommandKind;
+use crate::contract::Device;
 use crate::device_error::{DeviceError, DeviceErrorKind};
 use crate::medium::Target;
 use crate::transfer::{Progress, Step};
-use crate::uring::UringDevice;
 use std::io;
 
 /// What further devices for reading are made from. It holds a descriptor of its own, and no lock: the
@@ -15,12 +15,16 @@ use std::io;
 #[derive(Debug)]
 pub struct ReadSource {
     target: Target,
+    open: Open,
 }
+
+/// Makes a device with this queue depth.
+type Open = fn(Target, usize) -> io::Result<Box<dyn Device>>;
 
 impl ReadSource {
     /// A source for a file or a disk; `None` if it cannot be opened a second time.
-    pub(crate) fn of(target: &Target) -> Option<ReadSource> {
-        Some(ReadSource { target: target.reopened_to_read().ok()? })
+    pub(crate) fn of(target: &Target, open: Open) -> Option<ReadSource> {
+        Some(ReadSource { target: target.reopened_to_read().ok()?, open })
     }
 
     /// Bytes of which offset, length and memory of a read are multiples.
@@ -34,9 +38,7 @@ impl ReadSource {
     /// # Errors
     /// When the system refuses io_uring, or has no descriptor left.
     pub fn open(&self, queue_depth: usize) -> io::Result<Box<dyn Device>> {
-        let target = self.target.reopened_to_read()?;
-        let device = UringDevice::of_any_thread(target, queue_depth);
-        device.map(|device| Box::new(device) as Box<dyn Device>).map_err(|(_, error)| error)
+        (self.open)(self.target.reopened_to_read()?, queue_depth)
     }
 
     /// Reads `length` bytes from `offset` to `memory`, on this thread, which waits for it.

@@ -7,13 +7,12 @@
 //! - `drop` waits for the workers, so they never outlive memory that they were given.
 
 use crate::aligned::AlignedMemory;
-use crate::contract::{
-    Command, CommandKind, Completion, Device, Prepare, Properties, Region, Wait,
-};
+use crate::command::{Command, CommandKind, Completion, Prepare, Properties, Region, Wait};
+use crate::contract::Device;
 use crate::device_error::DeviceError;
 use crate::medium::{Target, TargetKind};
-use crate::open::OpenOptions;
 use crate::open_error::OpenError;
+use crate::open_options::OpenOptions;
 use crate::transfer::{PIECE_SIZE_MAX, Progress, Step, ZEROS_SIZE};
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use std::collections::VecDeque;

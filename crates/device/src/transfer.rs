@@ -1,7 +1,7 @@
 //! What follows when the kernel has moved some of a command's bytes: the one place that decides
 //! whether a transfer is whole, goes on or has failed, for every engine.
 
-use crate::contract::CommandKind;
+use crate::command::CommandKind;
 use crate::device_error::{DeviceError, DeviceErrorKind};
 
 /// The largest piece of a transfer that the kernel is given at once, in bytes. It takes a little

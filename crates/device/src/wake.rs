@@ -13,7 +13,7 @@
 //! comes first, the sleeper finds `WOKEN` and does not sleep, and having read the waker's store
 //! it sees the work. If the sleeper's comes first, the waker finds `ASLEEP` and rings.
 
-use crate::contract::Wait;
+use crate::command::Wait;
 use crate::event::Event;
 use std::cell::Cell;
 use std::io;

@@ -2,7 +2,8 @@
 
 use super::Fixture;
 use super::rig::Rig;
-use crate::contract::{Command, Completion, Device, Wait};
+use crate::command::{Command, Completion, Wait};
+use crate::contract::Device;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};

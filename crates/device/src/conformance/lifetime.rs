@@ -2,7 +2,7 @@
 
 use super::rig::Rig;
 use super::{Access, Fixture};
-use crate::contract::{Command, Region, Wait};
+use crate::command::{Command, Region, Wait};
 use crate::open_error::OpenError;
 use std::thread;
 

@@ -2,7 +2,7 @@
 
 use super::rig::Rig;
 use super::{Access, Fixture};
-use crate::contract::{Command, CommandKind};
+use crate::command::{Command, CommandKind};
 use crate::device_error::DeviceErrorKind;
 
 /// Offset, length and memory must all be whole sectors, and there must be some.

@@ -2,7 +2,8 @@
 
 use super::{Access, Fixture, SIZE_MIN};
 use crate::aligned::AlignedMemory;
-use crate::contract::{Command, Completion, Device, Wait};
+use crate::command::{Command, Completion, Wait};
+use crate::contract::Device;
 use crate::device_error::DeviceErrorKind;
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use super::Fixture;
 use super::rig::Rig;
-use crate::contract::{Command, Wait};
+use crate::command::{Command, Wait};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;

@@ -2,7 +2,7 @@
 
 use super::rig::Rig;
 use super::{Access, Fixture};
-use crate::contract::{Command, CommandKind, Completion, Region, SECTOR_SIZE};
+use crate::command::{Command, CommandKind, Completion, Region, SECTOR_SIZE};
 use fastrand::Rng;
 
 /// Bytes of the device that the random check works on, and all of them twice.

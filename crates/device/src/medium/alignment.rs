@@ -1,7 +1,7 @@
 //! What direct transfers to a file must be aligned to.
 
 use crate::aligned::AlignedMemory;
-use crate::contract::{ALIGNMENT_MAX, SECTOR_SIZE};
+use crate::command::{ALIGNMENT_MAX, SECTOR_SIZE};
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;

@@ -17,9 +17,9 @@ mod room;
 
 pub use lock::LockedFile;
 
-use crate::contract::{ALIGNMENT_MAX, Prepare, Properties, SECTOR_SIZE};
-use crate::open::OpenOptions;
+use crate::command::{ALIGNMENT_MAX, Prepare, Properties, SECTOR_SIZE};
 use crate::open_error::OpenError;
+use crate::open_options::OpenOptions;
 use std::fs::{self, File, FileType};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};

@@ -8,7 +8,7 @@
 //!   next flush of the file commits that to a journal. So such blocks are written ahead of time.
 //! - A file with holes gets space for a range before anything in it counts.
 
-use crate::contract::Prepare;
+use crate::command::Prepare;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;

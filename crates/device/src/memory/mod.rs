@@ -14,9 +14,10 @@
 mod dense;
 mod sparse;
 
-use crate::contract::{
-    Command, CommandKind, Completion, Device, Prepare, Properties, Region, SECTOR_SIZE, Wait,
+use crate::command::{
+    Command, CommandKind, Completion, Prepare, Properties, Region, SECTOR_SIZE, Wait,
 };
+use crate::contract::Device;
 use crate::device_error::DeviceError;
 use crate::open_error::OpenError;
 use crate::wake::{Sleeper, Waker};

@@ -2,16 +2,15 @@
 
 use super::namespace::Shape;
 use crate::aligned::AlignedMemory;
-use crate::contract::{Command, CommandKind, Completion};
+use crate::command::{Command, CommandKind, Completion};
 use crate::device_error::DeviceError;
+use crate::ring::FILE;
 use crate::slots::Slots;
 use coulter_nvme::opcode::io;
 use coulter_nvme::range::{DEALLOCATE, RANGE_COUNT_MAX, RANGE_SIZE, Range};
 use coulter_nvme::{Sqe, Status, passthrough, sqe};
-use io_uring::{opcode, squeue, types};
+use io_uring::{opcode, squeue};
 
-/// The file is registered with the ring, under this number.
-const FILE: types::Fixed = types::Fixed(0);
 /// How often a command that was not even begun is begun anew.
 const ATTEMPTS_MAX: u8 = 16;
 /// The kernel's own time limit for a command.

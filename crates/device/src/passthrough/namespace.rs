@@ -1,7 +1,7 @@
 //! The namespace behind a block device: its character device, and what the drive says of it.
 
 use super::placement::{self, Placement};
-use crate::contract::ALIGNMENT_MAX;
+use crate::command::ALIGNMENT_MAX;
 use crate::medium::Target;
 use coulter_nvme::identify::{ControllerView, Namespace as Facts, cns, has_metadata, optional};
 use coulter_nvme::opcode::{admin, io};

@@ -3,15 +3,13 @@
 
 use super::pinned::Pinned;
 use crate::aligned::AlignedMemory;
-use crate::contract::{Command, CommandKind, Completion, Prepare};
+use crate::command::{Command, CommandKind, Completion, Prepare};
 use crate::device_error::DeviceError;
 use crate::medium::TargetKind;
+use crate::ring::FILE;
 use crate::slots::Slots;
 use crate::transfer::{PIECE_SIZE_MAX, Progress, Step, ZEROS_SIZE};
 use io_uring::{opcode, squeue, types};
-
-/// The file is registered with the ring, under this number.
-const FILE: types::Fixed = types::Fixed(0);
 
 /// The kernel's number for discarding by a ring command (Linux 6.12): `_IO(0x12, 0)`, whose
 /// upper bits differ between architectures and are those of any other request of that family.
@@ -53,14 +51,6 @@ struct Flight {
     progress: Progress,
     /// The method that a discard was tried by.
     method: DiscardMethod,
-}
-
-/// What an answer leads to.
-pub(super) enum Outcome {
-    /// The command has ended.
-    Ended(Completion),
-    /// This entry takes it further.
-    Further(squeue::Entry),
 }
 
 /// The commands that the kernel has.
@@ -106,9 +96,15 @@ impl Flights {
         entry.user_data(self.slots.insert(flight))
     }
 
-    /// Takes in the kernel's answer to the entry numbered `index`.
+    /// Takes the kernel's answer to the entry `index`. A completion goes to `out`; an entry is returned if it
+    /// takes the command further.
     #[inline]
-    pub(super) fn settle(&mut self, index: u64, answer: i32) -> Outcome {
+    pub(super) fn settle(
+        &mut self,
+        index: u64,
+        answer: i32,
+        out: &mut Vec<Completion>,
+    ) -> Option<squeue::Entry> {
         let (alignment, flight) = (self.alignment, self.slots.value_mut(index));
         let command = flight.command;
         // The kernel answers with a count, or with a negated error number.
@@ -138,11 +134,12 @@ impl Flights {
                 let flight = self.slots.value_mut(index);
                 flight.method = method;
                 let flight = *flight;
-                return Outcome::Further(self.entry(&flight).user_data(index));
+                return Some(self.entry(&flight).user_data(index));
             }
         };
         self.slots.remove(index);
-        Outcome::Ended(Completion { tag: command.tag, result })
+        out.push(Completion { tag: command.tag, result });
+        None
     }
 
     fn settle_discard(&mut self, index: u64, answer: Result<u64, i32>) -> Step {
@@ -218,11 +215,12 @@ mod tests {
         Flights::new(4, kind, 512, DiscardMethod::of(kind, true), Prepare::Space)
     }
 
-    fn ended(outcome: Outcome) -> Completion {
-        match outcome {
-            Outcome::Ended(completion) => completion,
-            Outcome::Further(_) => panic!("the command goes on"),
-        }
+    /// The completion that an answer leads to; `None` if the command goes on.
+    fn ended(flights: &mut Flights, index: u64, answer: i32) -> Option<Completion> {
+        let mut out = Vec::new();
+        let further = flights.settle(index, answer, &mut out);
+        assert_eq!(out.len() + usize::from(further.is_some()), 1, "it ends or goes on");
+        out.pop()
     }
 
     #[test]
@@ -230,12 +228,13 @@ mod tests {
         let mut flights = flights(TargetKind::Disk);
         let first = flights.start(Command::discard(1, 0, 4096)).get_user_data();
         let second = flights.start(Command::discard(2, 4096, 4096)).get_user_data();
-        assert!(matches!(flights.settle(first, -libc::EINVAL), Outcome::Further(_)));
+        assert_eq!(ended(&mut flights, first, -libc::EINVAL), None);
         // The second was under way by the old method; its refusal says nothing of the new one.
-        assert!(matches!(flights.settle(second, -libc::EINVAL), Outcome::Further(_)));
+        assert_eq!(ended(&mut flights, second, -libc::EINVAL), None);
         assert_eq!(flights.method(), DiscardMethod::PunchHole);
-        assert_eq!(ended(flights.settle(first, 0)).result, Ok(()));
-        assert_eq!(ended(flights.settle(second, -libc::EOPNOTSUPP)).result, Ok(()));
+        let done = |tag| Some(Completion { tag, result: Ok(()) });
+        assert_eq!(ended(&mut flights, first, 0), done(1));
+        assert_eq!(ended(&mut flights, second, -libc::EOPNOTSUPP), done(2));
         assert_eq!(flights.method(), DiscardMethod::Nothing);
         assert_eq!(flights.count(), 0);
     }
@@ -244,7 +243,7 @@ mod tests {
     fn a_failed_discard_is_told() {
         let mut flights = flights(TargetKind::File);
         let index = flights.start(Command::discard(7, 0, 4096)).get_user_data();
-        let completion = ended(flights.settle(index, -libc::EIO));
+        let completion = ended(&mut flights, index, -libc::EIO).expect("it ends");
         assert_eq!(completion.tag, 7);
         assert_eq!(completion.result, Err(DeviceError::from_errno(libc::EIO)));
     }
@@ -253,7 +252,7 @@ mod tests {
     fn a_flush_that_fails_is_told_once_and_not_retried() {
         let mut flights = flights(TargetKind::File);
         let index = flights.start(Command::flush(3)).get_user_data();
-        let completion = ended(flights.settle(index, -libc::EINTR));
+        let completion = ended(&mut flights, index, -libc::EINTR).expect("it ends");
         assert_eq!(completion.result, Err(DeviceError::from_errno(libc::EINTR)));
     }
 }

@@ -1,6 +1,6 @@
 //! Which memory is registered with the ring, and under which number.
 
-use crate::contract::Region;
+use crate::command::Region;
 use crate::transfer::PIECE_SIZE_MAX;
 
 /// A run of memory that the kernel knows by a number.

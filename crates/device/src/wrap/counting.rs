@@ -1,6 +1,7 @@
 //! A device that counts what passes through, for status reports and tests.
 
-use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
+use crate::command::{Command, CommandKind, Completion, Properties, Region, Wait};
+use crate::contract::Device;
 use crate::slots::Slots;
 use crate::wake::Waker;
 use std::io;

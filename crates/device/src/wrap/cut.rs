@@ -19,9 +19,8 @@
 
 use crate::aligned::AlignedMemory;
 use crate::blocking;
-use crate::contract::{
-    Command, CommandKind, Completion, Device, Properties, Region, SECTOR_SIZE, Wait,
-};
+use crate::command::{Command, CommandKind, Completion, Properties, Region, SECTOR_SIZE, Wait};
+use crate::contract::Device;
 use crate::device_error::{DeviceError, DeviceErrorKind};
 use crate::wake::Waker;
 use fastrand::Rng;

@@ -4,9 +4,8 @@
 //! Faults are matched in the order of submission, so the same commands meet the same faults.
 //! For power cuts see [`CutDevice`](super::CutDevice).
 
-use crate::contract::{
-    Command, CommandKind, Completion, Device, Properties, Region, SECTOR_SIZE, Wait,
-};
+use crate::command::{Command, CommandKind, Completion, Properties, Region, SECTOR_SIZE, Wait};
+use crate::contract::Device;
 use crate::device_error::{DeviceError, DeviceErrorKind};
 use crate::slots::Slots;
 use crate::wake::Waker;

@@ -12,7 +12,8 @@
 //! ```
 
 use crate::alarm::Alarm;
-use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
+use crate::command::{Command, CommandKind, Completion, Properties, Region, Wait};
+use crate::contract::Device;
 use crate::slots::Slots;
 use crate::wake::{Deadline, Waker};
 use std::cmp::Reverse;

@@ -2,7 +2,8 @@
 //!
 //! It costs two looks at the clock per command, and what the sink costs.
 
-use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
+use crate::command::{Command, CommandKind, Completion, Properties, Region, Wait};
+use crate::contract::Device;
 use crate::slots::Slots;
 use crate::wake::Waker;
 use std::io::{self, Write};

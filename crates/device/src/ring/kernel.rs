@@ -3,7 +3,7 @@
 //! A ring is made disabled and enabled on first use: with `SINGLE_ISSUER` the kernel takes orders
 //! only from the thread that enabled it, and that is the one that polls, not the one that opened.
 
-use crate::contract::Wait;
+use crate::command::Wait;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, cqueue, squeue};
 use std::io;
