@@ -1,7 +1,6 @@
 //! What the driver counts, on the thread of the loop.
 
 use crate::failures::Failures;
-use crate::message::Submission;
 use crate::service::{BLOCK_SIZE, Operation, RequestError};
 use coulter_device::{Command, CommandKind, Completion};
 
@@ -77,9 +76,10 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn accept(&mut self, submission: &Submission) {
-        let (counts, length) = (&mut self.requests, submission.length);
-        match submission.operation {
+    /// A session hands over a request of `length` bytes.
+    pub(crate) fn accept(&mut self, operation: Operation, length: u64) {
+        let counts = &mut self.requests;
+        match operation {
             Operation::Read => {
                 counts.reads += 1;
                 counts.read_bytes += length;

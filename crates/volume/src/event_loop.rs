@@ -22,16 +22,17 @@ use crate::close_error::CloseError;
 use crate::delivery::Outbox;
 use crate::descriptors::Descriptors;
 use crate::direct::Direct;
-use crate::driver::{Driver, Finished, Settings};
+use crate::driver::{Driver, Finished};
 use crate::failures::Failures;
 use crate::geometry::Geometry;
 use crate::governor::Governor;
 use crate::message::{Ending, Message, SessionId, Submission};
 use crate::open_error::OpenErrorKind;
+use crate::open_options::Settings;
 use crate::scrub::{Scrub, ScrubOrder};
 use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::state::{ReadOnlyReason, Shared, State};
-use crate::statistics::{Latencies, LoopCounts, Statistics, Waiting, gather};
+use crate::statistics::{Latencies, LoopCounts, ReadCacheUse, Statistics, Waiting, gather};
 use crate::tuning::{Retuning, Tuning};
 use coulter_device::{Device, Wait};
 use coulter_engine::Failure;
@@ -226,8 +227,13 @@ impl EventLoop {
         let for_space = driver.lacks_space();
         let waiting = Waiting { requests: driver.job_count() as u64, oldest_ns, for_space };
         let governor = self.governor.counts();
-        let direct = self.direct.as_deref();
-        gather(&driver.counters, &engine, &self.latencies, self.counts, governor, waiting, direct)
+        let (mut latencies, mut read_cache) = (self.latencies.clone(), ReadCacheUse::default());
+        if let Some(direct) = &self.direct {
+            direct.add_times(&mut latencies.read);
+            read_cache = direct.counts();
+        }
+        let counters = &driver.counters;
+        gather(counters, &engine, &latencies, self.counts, governor, waiting, read_cache)
     }
 
     // Sessions on this thread.

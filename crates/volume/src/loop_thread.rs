@@ -3,11 +3,11 @@
 //! A guest has a session on this very thread. Whatever it does with that session drives the loop,
 //! so the loop needs nobody else meanwhile.
 
-use crate::driver::Settings;
 use crate::event_loop::{EventLoop, Outcome};
 use crate::geometry::Geometry;
 use crate::local_session::LocalSession;
 use crate::open_error::OpenErrorKind;
+use crate::open_options::Settings;
 use crate::service::Guest;
 use crate::state::Shared;
 use coulter_device::{Device, Wait};

@@ -1,6 +1,5 @@
 //! How a store is opened.
 
-use crate::driver::Settings;
 use crate::open_error::OpenErrorKind;
 use crate::tuning::Retuning;
 use coulter_device::Device;
@@ -45,6 +44,17 @@ pub struct OpenOptions {
     /// a store that knows the page size, on a device that says that it writes each page whole or not at all
     /// ([`Properties::atomic_page`](coulter_device::Properties::atomic_page)): elsewhere it is refused.
     pub pad_pages: bool,
+}
+
+/// How a volume is to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: Config,
+    /// What is changed before anything is done.
+    pub(crate) tuning: Retuning,
+    pub(crate) acknowledge: Acknowledge,
+    /// Bytes of the cache with which clients read by themselves; 0 for none.
+    pub(crate) read_cache: u64,
 }
 
 /// When a write is answered that does not ask for durability itself. A FLUSH promises the same either way,

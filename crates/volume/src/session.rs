@@ -3,7 +3,7 @@
 //! Requests are gathered by the [`Intake`], and handed to the loop in one batch by `kick`.
 
 use crate::delivery::Outbox;
-use crate::direct::{DirectReads, lasting};
+use crate::direct::reads::{DirectReads, lasting};
 use crate::intake::{AnyMemory, Intake};
 use crate::memory::Memory;
 use crate::message::Message;

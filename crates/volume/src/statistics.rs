@@ -2,7 +2,6 @@
 
 use crate::counters::{Counters, DeviceCounts, RequestCounts};
 use crate::create::STRETCH_SIZE;
-use crate::direct::Direct;
 use crate::governor::GovernorCounts;
 use crate::histogram::Histogram;
 use coulter_format::BLOCK_SIZE;
@@ -280,7 +279,7 @@ pub struct Waiting {
 }
 
 /// Times of requests by class.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Latencies {
     pub(crate) read: Histogram,
     pub(crate) write: Histogram,
@@ -295,11 +294,8 @@ pub(crate) fn gather(
     event_loop: LoopCounts,
     governor: GovernorCounts,
     waiting: Waiting,
-    direct: Option<&Direct>,
+    read_cache: ReadCacheUse,
 ) -> Statistics {
-    let mut read_latency = latencies.read.clone();
-    let read_cache =
-        direct.map_or_else(ReadCacheUse::default, |direct| direct.gather(&mut read_latency));
     let (mut requests, mut device) = (counters.requests, counters.device);
     requests.reads += read_cache.hits;
     requests.read_bytes += read_cache.hit_bytes;
@@ -358,7 +354,7 @@ pub(crate) fn gather(
         },
         log: log_counts(engine),
         read_cache,
-        read_latency: (&read_latency).into(),
+        read_latency: (&latencies.read).into(),
         write_latency: (&latencies.write).into(),
         flush_latency: (&latencies.flush).into(),
         event_loop,

@@ -11,27 +11,16 @@
 //!
 //! Writes with force unit access and writes of zeros are answered as ever.
 
-use super::footprint::Footprint;
 use super::jobs::{Job, JobIndex, Stage};
 use super::parts::request_id;
 use super::{Driver, Finished};
 use crate::direct::Direct;
 use crate::open_options::Acknowledge;
-use crate::service::{Operation, RequestError};
+use crate::service::Operation;
 use coulter_device::ReadSource;
 use coulter_engine::read_cache::ReadCache;
 use coulter_format::Lba;
 use std::sync::Arc;
-
-/// What was answered and never written.
-#[derive(Debug, Default)]
-pub(super) struct Lost(Vec<(Footprint, RequestError)>);
-
-impl Lost {
-    fn error_in(&self, footprint: &Footprint) -> Option<RequestError> {
-        self.0.iter().find(|(lost, _)| lost.overlaps(footprint)).map(|(_, error)| *error)
-    }
-}
 
 impl Driver {
     /// Has clients look up in `cache`, before the first of them is there.
@@ -59,7 +48,7 @@ impl Driver {
     /// knows of it, nor once such a write was lost.
     pub(super) fn note_early_writes(&self) {
         if let Some(cache) = &self.cache {
-            cache.allow_filling(self.conflicts.are_all_late() && self.lost.0.is_empty());
+            cache.allow_filling(self.conflicts.are_all_late() && self.lost.is_empty());
         }
     }
 
@@ -138,7 +127,7 @@ impl Driver {
     /// What was answered early has ended.
     pub(super) fn note_end_of_answered(&mut self, job: &Job) {
         if let Some(error) = job.failure {
-            self.lost.0.push((job.footprint(), error));
+            self.lost.add(job.footprint(), error);
             self.note_early_writes();
             // Clients ask the loop from now on, which knows what is lost.
             if let Some(cache) = &self.cache {

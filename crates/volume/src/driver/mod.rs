@@ -22,6 +22,7 @@ mod conflicts;
 mod extents;
 mod footprint;
 mod jobs;
+mod lost;
 mod merging;
 mod opening;
 mod parts;
@@ -30,8 +31,6 @@ mod span;
 #[cfg(test)]
 mod tests;
 mod transfers;
-
-pub(crate) use opening::Settings;
 
 use crate::bounce::BounceBuffers;
 use crate::counters::Counters;
@@ -43,13 +42,13 @@ use crate::message::{SessionId, Submission};
 use crate::pool::Pool;
 use crate::service::{BLOCK_SIZE, Completion, Operation, RequestError};
 use crate::tuning::{Retuning, Tuning};
-use answers::Lost;
 use conflicts::{Admission, Conflicts};
 use coulter_device::{self as device, Device, Wait};
 use coulter_engine::many::ChangesError;
 use coulter_engine::read_cache::ReadCache;
 use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
 use jobs::{Job, JobIndex, Jobs, Stage};
+use lost::Lost;
 use space::ShortOfSpace;
 use span::Span;
 use std::collections::VecDeque;
@@ -137,7 +136,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// Takes a valid request.
     pub(crate) fn accept(&mut self, submission: Submission) {
-        self.counters.accept(&submission);
+        self.counters.accept(submission.operation, submission.length);
         let span = match (&submission.many, submission.length) {
             (Some(many), _) => Span::whole_blocks(many.hull().0, many.hull().1),
             (None, 0) => Span::default(),

@@ -5,9 +5,7 @@ use super::{Conflicts, Driver, Jobs, Lost, ShortOfSpace};
 use crate::bounce::BounceBuffers;
 use crate::counters::Counters;
 use crate::open_error::OpenErrorKind;
-use crate::open_options::Acknowledge;
 use crate::pool::Pool;
-use crate::tuning::Retuning;
 use coulter_device::{Device, Wait};
 use coulter_engine::{Config, Engine, Phase, Prepare};
 use coulter_format::BLOCK_SIZE;
@@ -16,17 +14,6 @@ use std::collections::VecDeque;
 
 /// Places of the engine that writes leave to reads and flushes, as a part of all.
 const PROMPT_SHARE: u32 = 8;
-
-/// How a volume is to run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    pub(crate) config: Config,
-    /// What is changed before anything is done.
-    pub(crate) tuning: Retuning,
-    pub(crate) acknowledge: Acknowledge,
-    /// Bytes of the cache with which clients read by themselves; 0 for none.
-    pub(crate) read_cache: u64,
-}
 
 impl Driver {
     /// A driver for the store on `device`, which has yet to be opened by [`Driver::recover`].

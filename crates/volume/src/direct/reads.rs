@@ -8,89 +8,23 @@
 //! - a client that was counted as a reader is counted out once, whatever becomes of the read;
 //! - memory of a request is given up only when the device has let go of it: the ring is dropped first.
 
+use super::Direct;
 use crate::buffer::BUFFER_ALIGNMENT;
-use crate::histogram::Histogram;
 use crate::message::Submission;
 use crate::service::{BLOCK_SIZE, Completion, Operation};
 use crate::state::Shared;
-use crate::statistics::ReadCacheUse;
-use coulter_device::{self as device, Command, Device, DeviceError, ReadSource, Wait, Waker};
-use coulter_engine::read_cache::{Place, READ_BLOCKS_MAX, ReadCache};
+use coulter_device::{self as device, Command, Device, DeviceError, Wait, Waker};
+use coulter_engine::read_cache::{Place, READ_BLOCKS_MAX};
 use coulter_format::checksum::{self, Kind};
 use coulter_format::{Block, Lba};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 
 /// Reads that one session has under way by itself; others go to the loop.
 const FLIGHTS_MAX: usize = 256;
-
-/// What the clients of one volume share.
-pub(crate) struct Direct {
-    cache: Arc<ReadCache>,
-    source: ReadSource,
-    hits: AtomicU64,
-    hit_bytes: AtomicU64,
-    misses: AtomicU64,
-    mismatches: AtomicU64,
-    latency: Mutex<Histogram>,
-}
-
-impl Direct {
-    pub(crate) fn new(cache: Arc<ReadCache>, source: ReadSource) -> Direct {
-        assert!(
-            source.alignment() <= BUFFER_ALIGNMENT as u64,
-            "buffers are aligned for any device"
-        );
-        Direct {
-            cache,
-            source,
-            hits: AtomicU64::new(0),
-            hit_bytes: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-            mismatches: AtomicU64::new(0),
-            latency: Mutex::default(),
-        }
-    }
-
-    /// Nothing is looked up any more.
-    pub(crate) fn close(&self) {
-        self.cache.close();
-    }
-
-    /// Reads that clients have carried out.
-    pub(crate) fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
-    }
-
-    /// What was done so far, and how long it took.
-    pub(crate) fn gather(&self, latency: &mut Histogram) -> ReadCacheUse {
-        if let Ok(own) = self.latency.lock() {
-            latency.add(&own);
-        }
-        ReadCacheUse {
-            memory_bytes: self.cache.size(),
-            hits: self.hits(),
-            hit_bytes: self.hit_bytes.load(Ordering::Relaxed),
-            misses: self.misses.load(Ordering::Relaxed),
-            mismatches: self.mismatches.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Whether all blocks have their checksums.
-    fn is_sound(&self, flight: &Flight) -> bool {
-        let Submission { memory, offset, .. } = &flight.submission;
-        let start = memory.start().cast::<Block>();
-        // SAFETY: the memory is the request's own, of whole blocks, and the device is done with it.
-        let blocks = unsafe { std::slice::from_raw_parts(start, flight.count) };
-        let first = offset / BLOCK_SIZE;
-        let mut expected = blocks.iter().zip(&flight.checksums).zip(first..);
-        expected
-            .all(|((block, expected), lba)| checksum::block(Kind::Data, lba, block) == *expected)
-    }
-}
 
 /// A read under way, its client counted as a reader.
 struct Flight {
@@ -98,6 +32,20 @@ struct Flight {
     place: Place,
     count: usize,
     checksums: [u32; READ_BLOCKS_MAX],
+}
+
+impl Flight {
+    /// True if every block has its checksum.
+    fn is_sound(&self) -> bool {
+        let Submission { memory, offset, .. } = &self.submission;
+        let start = memory.start().cast::<Block>();
+        // SAFETY: the memory is the request's own, of whole blocks, and the device is done with it.
+        let blocks = unsafe { std::slice::from_raw_parts(start, self.count) };
+        let first = offset / BLOCK_SIZE;
+        let mut expected = blocks.iter().zip(&self.checksums).zip(first..);
+        expected
+            .all(|((block, expected), lba)| checksum::block(Kind::Data, lba, block) == *expected)
+    }
 }
 
 /// A session's own reads.
@@ -223,7 +171,7 @@ impl DirectReads {
     /// A read has ended. What did not succeed is given back, for the loop.
     fn end(&mut self, flight: Flight, result: Result<(), DeviceError>) -> Option<Submission> {
         let direct = self.direct.as_ref().expect("it has begun");
-        let is_good = result.is_ok() && direct.is_sound(&flight);
+        let is_good = result.is_ok() && flight.is_sound();
         if direct.cache.end_read(flight.place) {
             self.shared.mailbox.nudge();
         }
