@@ -1,7 +1,8 @@
 //! What goes in and what comes out: requests, device commands, responses, buffers.
 
+use crate::error::OpenError;
 use crate::units::Stream;
-use coulter_format::{Block, Corrupt, Lba, Pba};
+use coulter_format::{Block, Lba, Pba};
 
 /// The driver's name for a request. Comes back with the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -288,69 +289,6 @@ pub enum Target {
 
 /// How a device command ended: done, or the device's error number.
 pub type IoResult = Result<(), i32>;
-
-/// Why a store could not be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Neither superblock is one of a store.
-    NotAStore,
-    /// A superblock is there, but of another format version.
-    Version(u32),
-    /// A superblock is there, but uses features that this engine does not know; their bits.
-    Features(u32),
-    /// The device ends before the store does; blocks needed and there.
-    Truncated {
-        /// Blocks that the store needs.
-        needed: u64,
-        /// Blocks that the device has.
-        found: u64,
-    },
-    /// Metadata that recovery needs is damaged.
-    Damaged {
-        /// What is wrong.
-        corrupt: Corrupt,
-        /// Where.
-        pba: Pba,
-    },
-    /// A record that was durable cannot be found any more: opening would lose it.
-    DurableRecordMissing {
-        /// The first sequence that is missing.
-        sequence: u64,
-        /// Durable up to here.
-        durable: u64,
-    },
-    /// Both superblocks at the start of the device are gone; a third one is there. Only a read-only opening
-    /// goes on from that.
-    FirstSuperblocksLost,
-    /// Records tell of a newer superblock than can be found: it was damaged, and the older one leads
-    /// to a state that is long over.
-    SuperblockLost {
-        /// The generation that is missing.
-        generation: u64,
-    },
-    /// The device reported this error number.
-    Device(i32),
-    /// The map memory is less than recovery may need.
-    MapMemory {
-        /// Bytes needed.
-        needed: u64,
-    },
-    /// There is not so much memory.
-    Memory {
-        /// Bytes that were asked for, and refused.
-        needed: u64,
-    },
-    /// It cannot grow as it should.
-    Growth(crate::grow::GrowthError),
-    /// Partly dead flash pages were to be padded, and that is not safe, or means nothing.
-    Padding {
-        /// Blocks in a page of the flash that the store knows of; 1 if it knows of none.
-        page_blocks: u32,
-        /// Blocks of the pages that the device says it writes whole or not at all; 1 if it says nothing.
-        atomic_page_blocks: u32,
-    },
-}
 
 /// What the engine is doing about its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use crate::api::{Buffers, IoResult, RecordRef};
 use crate::canary::{Canary, sings};
-use crate::map::IfUnknown;
+use crate::map::update::IfUnknown;
 use crate::memory::{self, NoMemory};
 use crate::references::Referred;
 use crate::shared::Shared;

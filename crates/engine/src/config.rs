@@ -1,11 +1,8 @@
 //! What the driver decides when it opens a store.
 
 use crate::degraded::Degraded;
-use crate::grow::Growth;
 use crate::placement::Placement;
 use crate::policy::VictimPolicy;
-use crate::prepare::Prepare;
-use crate::reclaim::Reclaim;
 
 /// Limits and habits of a running engine. Nothing here changes what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,4 +72,42 @@ impl Default for Config {
             pad_pages: false,
         }
     }
+}
+
+/// How the space of blocks that are dead is used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reclaim {
+    /// What is valid in a segment is copied into an empty one; the segment becomes empty.
+    #[default]
+    CopyOut,
+    /// The same, but into the holes of fuller segments: an empty one is not used up. Han and Son 2021,
+    /// and Sung et al. 2022, with the departures that `holes` tells of.
+    HoleFill,
+    /// Host data is written into the holes of segments, with nothing copied, as long as there are
+    /// enough of them; else as with copy-out. Choi et al. 2015, S-LFS.
+    Threaded,
+}
+
+/// What the device does for segments before they are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prepare {
+    /// Nothing.
+    #[default]
+    Never,
+    /// It writes blocks that were never written, so that later writes are cheap. A segment that comes
+    /// too soon is opened all the same.
+    Blocks,
+    /// It secures space. A segment without it is not opened.
+    Space,
+}
+
+/// What a store should be like when it has grown over the whole device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Blocks to export; `None` for as many as `spare_percent` leaves.
+    pub volume_size: Option<u64>,
+    /// Spare space in percent of the exported space, when `volume_size` is `None`; `None` for as much as there
+    /// is now.
+    pub spare_percent: Option<u32>,
 }

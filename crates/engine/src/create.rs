@@ -1,10 +1,12 @@
 //! A new store: its sizes, and the few blocks that make an empty one.
 
-mod error;
+mod bounds;
+pub(crate) mod error;
 
 use crate::pacing::{Watermarks, metadata_blocks, root_list_pages};
 use crate::units::{SegmentIndex, Stream, segment_start};
 use alloc::vec::Vec;
+pub use bounds::{JOURNAL_SIZE_MAX, JOURNAL_SIZE_MIN, RUN_COUNT_MAX};
 use coulter_format::address::LBA_LIMIT;
 use coulter_format::checkpoint::{self, BodyWriter, CheckpointHeader, Counts};
 use coulter_format::checksum::{self, Kind, crc32c};
@@ -22,15 +24,6 @@ pub use error::LayoutError;
 
 /// Segments that a checkpoint reserves at most.
 pub(crate) const RESERVED_MAX: usize = 256;
-
-/// Map updates between checkpoints: the least that lets any single request through.
-pub const JOURNAL_SIZE_MIN: u32 = 1024;
-
-/// The most that keeps recovery short and a run's list small.
-pub const JOURNAL_SIZE_MAX: u32 = 65_536;
-
-/// Runs alive at most: as many as a checkpoint lists easily.
-pub const RUN_COUNT_MAX: u32 = 256;
 
 /// Segments of a store at most, so that its table is read and listed quickly.
 pub const SEGMENT_COUNT_MAX: u32 = 1 << 18;

@@ -8,7 +8,7 @@
 //! Nothing is written to a store that is opened degraded, unless all that is in doubt could be marked *lost* in the
 //! map: then the next checkpoint says so, and every later opening too.
 
-use crate::api::OpenError;
+use crate::error::OpenError;
 use crate::memory::{self, NoMemory};
 use alloc::vec::Vec;
 use core::ops::Range;

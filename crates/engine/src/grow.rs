@@ -9,11 +9,13 @@
 //! of the old sizes, and leads to a store that knows nothing of the new ones. No segment is written
 //! before a checkpoint has reserved it, so none of the new ones is before that.
 
-use crate::api::OpenError;
+pub use crate::config::Growth;
 use crate::create::{
-    CreateOptions, LayoutError, POINTER_SIZE, Sparse, capacity_alike, map_size_default_of,
-    map_size_min_of, plan, spare_percent_min, spare_percent_of,
+    CreateOptions, POINTER_SIZE, Sparse, capacity_alike, map_size_default_of, map_size_min_of,
+    plan, spare_percent_min, spare_percent_of,
 };
+pub use crate::error::GrowthError;
+use crate::error::OpenError;
 use crate::map::directory_size_of;
 use crate::memory;
 use crate::pacing::{Pacing, Watermarks};
@@ -21,51 +23,6 @@ use crate::shared::Shared;
 use coulter_format::BlockPointer;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Geometry;
-
-/// What a store should be like when it has grown over the whole device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Growth {
-    /// Blocks to export; `None` for as many as `spare_percent` leaves.
-    pub volume_size: Option<u64>,
-    /// Spare space in percent of the exported space, when `volume_size` is `None`; `None` for as much as there
-    /// is now.
-    pub spare_percent: Option<u32>,
-}
-
-/// Why a store cannot grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GrowthError {
-    /// The store would have fewer segments than before; blocks that the device needs at least.
-    StoreShrinks {
-        /// Blocks needed.
-        needed: u64,
-    },
-    /// The volume would have fewer blocks than before.
-    VolumeShrinks {
-        /// Blocks that it has.
-        present: u64,
-    },
-    /// With so much spare space the volume would have fewer blocks than before.
-    SpareTooLarge {
-        /// Blocks that it has.
-        present: u64,
-        /// Percent that there can be at most.
-        limit: u32,
-    },
-    /// With so little spare space cleaning would win less than it writes.
-    SpareTooSmall {
-        /// Percent that are needed.
-        needed: u32,
-    },
-    /// The map memory that was allowed is less than recovery of the larger volume may need.
-    MapMemory {
-        /// Bytes needed.
-        needed: u64,
-    },
-    /// There is no such store.
-    Layout(LayoutError),
-}
 
 impl Shared {
     /// Takes in the rest of the device, if that is asked for. To be called when recovery is done and

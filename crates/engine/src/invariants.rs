@@ -17,7 +17,7 @@ use crate::Engine;
 use crate::api::Phase;
 use crate::ios::Purpose;
 use crate::loads::Waiter;
-use crate::log::UnderWay;
+use crate::log::verify::UnderWay;
 use crate::requests::Work;
 use crate::segments::Segments;
 use crate::units::SegmentIndex;
@@ -248,14 +248,6 @@ impl Engine {
         let waits = parts > 0 || !is_logged || self.shared.requests.is_waiting(request);
         assert!(waits, "a write that has taken effect is answered, or waits for a flush");
     }
-}
-
-/// A block that is being relocated.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Relocation {
-    pub(crate) is_data: bool,
-    pub(crate) key: u64,
-    pub(crate) source: Pba,
 }
 
 impl Segments {

@@ -9,7 +9,6 @@
 
 use crate::api::{Command, Io, IoId, RecordRef};
 use crate::memory::{self, NoMemory};
-use crate::scrub::ScrubPiece;
 use crate::units::SegmentIndex;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -50,6 +49,16 @@ pub(crate) struct ReadPart {
     /// First block, counted from the request's start.
     pub(crate) first: u32,
     pub(crate) segment: SegmentIndex,
+}
+
+/// A piece of a batch of the scrub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScrubPiece {
+    /// The segment that it reads.
+    pub(crate) segment: Option<SegmentIndex>,
+    /// The first item, and how many.
+    pub(crate) place: u16,
+    pub(crate) count: u16,
 }
 
 impl Purpose {

@@ -50,6 +50,7 @@ mod cleaner;
 pub mod config;
 pub mod create;
 pub mod degraded;
+pub mod error;
 mod flush;
 mod group;
 pub mod grow;
@@ -91,13 +92,13 @@ mod views;
 mod writes;
 
 pub use api::{
-    BufferRef, Buffers, Busy, Change, ChangeKind, Command, Failure, Io, IoId, IoResult, OpenError,
-    PageRef, Phase, RECORD_BLOCKS, RecordRef, Request, RequestId, Response, Target,
+    BufferRef, Buffers, Busy, Change, ChangeKind, Command, Failure, Io, IoId, IoResult, PageRef,
+    Phase, RECORD_BLOCKS, RecordRef, Request, RequestId, Response, Target,
 };
-pub use config::Config;
+pub use config::{Config, Prepare};
 pub use degraded::{Degradation, Degraded};
+pub use error::OpenError;
 pub use map::MapStatistics;
-pub use prepare::Prepare;
 pub use statistics::Statistics;
 
 use apply::Applier;

@@ -15,20 +15,19 @@ mod echo;
 mod heads;
 mod patches;
 mod place;
-mod record;
+pub(crate) mod record;
 #[cfg(feature = "verify")]
-mod verify;
+pub(crate) mod verify;
 
 use crate::api::{Buffers, RECORD_BLOCKS, RecordRef};
 use crate::canary::{Canary, sings};
+use crate::config::Reclaim;
 use crate::memory::{self, NoMemory};
 use crate::pages;
-use crate::reclaim::Reclaim;
 use crate::segments::Segments;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use buffers::idle_kept;
 use coulter_format::StoreId;
 use coulter_format::checkpoint::Head;
 use coulter_format::record::{
@@ -38,8 +37,18 @@ use echo::Echoes;
 use patches::Patches;
 pub(crate) use place::{Piece, Place};
 pub(crate) use record::{Record, RecordState};
-#[cfg(feature = "verify")]
-pub(crate) use verify::UnderWay;
+
+/// Record buffers that a stream leaves to those that must always get on.
+const IDLE_KEPT_BY_USER: usize = 6;
+const IDLE_KEPT_BY_CLEANING: usize = 3;
+
+fn idle_kept(origin: Origin) -> usize {
+    match origin {
+        Origin::User => IDLE_KEPT_BY_USER,
+        Origin::Cleaning => IDLE_KEPT_BY_CLEANING,
+        Origin::Metadata => 0,
+    }
+}
 
 /// All streams and records.
 pub(crate) struct Log {

@@ -4,7 +4,6 @@
 //! proportion to a store or its configuration is asked for here: what is refused is an error of opening, and
 //! a large table comes in pieces of at most [`PIECE_SIZE`].
 
-use crate::api::OpenError;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -16,18 +15,12 @@ pub(crate) const PIECE_SIZE: usize = 1 << 20;
 /// So many bytes were asked for, and refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoMemory {
-    bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl NoMemory {
     fn of<T>(count: usize) -> NoMemory {
         NoMemory { bytes: count.saturating_mul(size_of::<T>()) }
-    }
-}
-
-impl From<NoMemory> for OpenError {
-    fn from(refused: NoMemory) -> OpenError {
-        OpenError::Memory { needed: refused.bytes as u64 }
     }
 }
 
@@ -195,6 +188,7 @@ impl<T> IndexMut<usize> for Pieces<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::OpenError;
 
     #[test]
     fn no_piece_is_larger_than_it_may_be_and_each_item_has_its_place() {

@@ -63,9 +63,9 @@ pub(crate) use print_and_parse_by_name;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Reclaim;
     use crate::placement::Placement;
     use crate::policy::VictimPolicy;
-    use crate::reclaim::Reclaim;
     use crate::tuning::CleaningMode;
     use alloc::string::ToString;
 

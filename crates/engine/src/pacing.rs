@@ -14,12 +14,20 @@
 //! ```
 
 use crate::placement::SPARE_SEGMENTS_MIN;
-use crate::references;
 use crate::units::Stream;
 use coulter_format::checkpoint::{COPY_SIZE, GROUP_SIZE, PARITY_SIZE, REFERENCE_SIZE};
 use coulter_format::root_list::ROOTS_PER_PAGE;
 use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{map_page, record, run};
+
+/// Updates of the journal for each reference. With full records that is as much as thirty journals, more than a
+/// round of the sweep takes: so hardly any full record is repeated in a run, which would be written twice.
+const JOURNAL_PER_REFERENCE: u32 = 16;
+
+/// References that a checkpoint of this budget has at most.
+pub(crate) const fn reference_count_max(budget: &RecoveryBudget) -> usize {
+    (budget.journal_size / JOURNAL_PER_REFERENCE) as usize
+}
 
 /// Blocks of the cleaner's reads that a write of the host may have to wait behind: a command, which
 /// takes two milliseconds where a cloud gives 125 MiB a second.
@@ -67,7 +75,7 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
         if geometry.root_lists { (8 + copy) * lists } else { (16 + copy) * geometry.roots_max() };
     let runs = u64::from(budget.run_count_limit) * (32 + (8 + copy) * run);
     let references =
-        ((REFERENCE_SIZE + GROUP_SIZE + PARITY_SIZE) * references::count_max(budget)) as u64;
+        ((REFERENCE_SIZE + GROUP_SIZE + PARITY_SIZE) * reference_count_max(budget)) as u64;
     let reserved = 4 * u64::from(geometry.segment_count).min(256);
     let body = 256 + reserved + listed + (8 + copy) * table + runs + references;
     let body = body.div_ceil(4096);

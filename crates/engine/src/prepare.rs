@@ -20,23 +20,12 @@
 
 use crate::api::{Command, IoResult, Phase};
 use crate::canary::{Canary, sings};
+pub use crate::config::Prepare;
 use crate::ios::Purpose;
+use crate::segments::readiness::Readiness;
 use crate::segments::{Segment, Segments, State, Trim};
 use crate::shared::{Outcome, Shared};
 use crate::units::{SegmentIndex, segment_start};
-
-/// What the device does for segments before they are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Prepare {
-    /// Nothing.
-    #[default]
-    Never,
-    /// It writes blocks that were never written, so that later writes are cheap. A segment that comes
-    /// too soon is opened all the same.
-    Blocks,
-    /// It secures space. A segment without it is not opened.
-    Space,
-}
 
 /// Blocks that one command prepares, so that a segment that is wanted meanwhile waits for little.
 const PIECE_BLOCKS: u32 = 256;
@@ -52,68 +41,6 @@ const CREDIT_MAX: u64 = 1 << 16;
 
 /// Blocks that may be prepared for one that the log writes: the prepared part of the queue grows.
 const CREDIT_PER_BLOCK: u64 = 2;
-
-/// How far a segment is prepared.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Readiness {
-    /// Blocks from its start.
-    blocks: u32,
-    is_under_way: bool,
-}
-
-impl Readiness {
-    const WHOLE: u32 = u32::MAX;
-
-    /// Whether the device is preparing it.
-    pub(crate) fn is_under_way(self) -> bool {
-        self.is_under_way && !sings(Canary::OpenedWhilePrepared)
-    }
-
-    /// It is opened, or was before the engine was: whoever did that saw to it.
-    pub(crate) fn note_opened(&mut self) {
-        self.blocks = Readiness::WHOLE;
-    }
-
-    /// It was freed; `trims`: the device forgets it.
-    pub(crate) fn note_trimmed(&mut self, trims: bool) {
-        if trims {
-            self.blocks = 0;
-        }
-    }
-
-    fn is_whole(self, size: u32) -> bool {
-        self.blocks >= size
-    }
-}
-
-/// How much of the queue may be opened, where space is needed.
-#[derive(Debug, Default)]
-pub(crate) struct ReadyQueue {
-    /// Whether only what has space may be opened.
-    needs_space: bool,
-    /// Segments at the front of the queue that are listed and have space.
-    count: usize,
-    /// Whether what is freed and queued at once stays as it is in place of being trimmed.
-    keeps: bool,
-}
-
-impl ReadyQueue {
-    /// Of so many segments that are listed, those that may be opened.
-    pub(crate) fn limit(&self, listed: usize) -> usize {
-        if self.needs_space { self.count.min(listed) } else { listed }
-    }
-
-    /// The front of the queue was opened.
-    pub(crate) fn front_was_opened(&mut self) {
-        assert!(!self.needs_space || self.count > 0, "only what has space is opened");
-        self.count = self.count.saturating_sub(1);
-    }
-
-    /// Whether a segment that is queued as soon as it is freed keeps its space.
-    pub(crate) fn keeps_queued(&self) -> bool {
-        self.keeps
-    }
-}
 
 /// What is being prepared, and what may be.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use crate::api::{BufferRef, Buffers, Busy, Command, Failure, IoId, IoResult, Req
 use crate::canary::{Canary, sings};
 use crate::ios::ReadPart;
 use crate::loads::Waiter;
-use crate::map::Lookup;
+use crate::map::lookup::Lookup;
 use crate::memory::{self, NoMemory};
 use crate::requests::{Wants, Work};
 use crate::shared::Shared;

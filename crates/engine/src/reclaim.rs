@@ -5,27 +5,13 @@
 
 use crate::Engine;
 use crate::api::Phase;
+pub use crate::config::Reclaim;
 use crate::named::{Named, print_and_parse_by_name};
 use crate::placement::Placer;
 use crate::shared::Shared;
 use crate::units::{Origin, SegmentIndex, Stream};
 use alloc::vec::Vec;
 use coulter_format::superblock::Geometry;
-
-/// How the space of blocks that are dead is used again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reclaim {
-    /// What is valid in a segment is copied into an empty one; the segment becomes empty.
-    #[default]
-    CopyOut,
-    /// The same, but into the holes of fuller segments: an empty one is not used up. Han and Son 2021,
-    /// and Sung et al. 2022, with the departures that `holes` tells of.
-    HoleFill,
-    /// Host data is written into the holes of segments, with nothing copied, as long as there are
-    /// enough of them; else as with copy-out. Choi et al. 2015, S-LFS.
-    Threaded,
-}
 
 impl Reclaim {
     /// Whether this one's records go into holes.

@@ -35,6 +35,7 @@ use crate::checkpoint::Copies;
 use crate::header_parity::MEMBERS_MAX;
 use crate::map::Map;
 use crate::memory::{self, NoMemory};
+use crate::pacing::reference_count_max;
 use crate::segments::{Segments, State};
 use crate::units::Stream;
 use alloc::vec::Vec;
@@ -42,15 +43,6 @@ use coulter_format::checkpoint::{Reference, SweepPosition};
 use coulter_format::checksum::Kind;
 use coulter_format::superblock::RecoveryBudget;
 use coulter_format::{BlockPointer, Pba};
-
-/// Updates of the journal for each reference. With full records that is as much as thirty journals, more than a
-/// round of the sweep takes: so hardly any full record is repeated in a run, which would be written twice.
-const JOURNAL_PER_REFERENCE: u32 = 16;
-
-/// References that a checkpoint of this budget has at most.
-pub(crate) const fn count_max(budget: &RecoveryBudget) -> usize {
-    (budget.journal_size / JOURNAL_PER_REFERENCE) as usize
-}
 
 /// A record that is referred to.
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +108,7 @@ impl References {
         budget: &RecoveryBudget,
         found: impl Iterator<Item = Referred>,
     ) -> Result<References, NoMemory> {
-        let limit = count_max(budget);
+        let limit = reference_count_max(budget);
         let mut all = memory::list(limit)?;
         for referred in found {
             memory::push(&mut all, referred)?;

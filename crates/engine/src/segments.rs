@@ -13,6 +13,7 @@
 
 mod counts;
 mod queue;
+pub(crate) mod readiness;
 mod restore;
 mod state;
 #[cfg(feature = "verify")]
@@ -22,7 +23,6 @@ use crate::classes::Classes;
 use crate::holes::Holes;
 use crate::index_set::IndexSet;
 use crate::memory::{self, NoMemory, Pieces};
-use crate::prepare::{Readiness, ReadyQueue};
 use crate::read_cache::ReadCache;
 use crate::units::{SegmentIndex, Sequence, Stream, mean, segment_of};
 use alloc::collections::VecDeque;
@@ -30,6 +30,7 @@ use alloc::sync::Arc;
 use coulter_format::Pba;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Geometry;
+use readiness::{Readiness, ReadyQueue};
 pub(crate) use state::{State, Trim};
 
 /// Segments that are looked at for each that is cleaned: of larger stores those that come into question.

@@ -6,11 +6,12 @@
 //! # Invariants
 //! - After a failed write or flush nothing is written any more: see [`Shared::poison`].
 
-use crate::api::{Failure, OpenError, Phase, RecordRef};
+use crate::api::{Failure, Phase, RecordRef};
 use crate::checkpoint::Lists;
 use crate::config::Config;
 use crate::create::PLACEHOLDER;
 use crate::degraded::{Degradation, Degraded};
+use crate::error::OpenError;
 use crate::group::Group;
 use crate::header_parity::HeaderParities;
 use crate::ios::{EXPECTED_MAX, Ios};

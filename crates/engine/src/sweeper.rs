@@ -2,7 +2,8 @@
 
 use crate::api::{Buffers, RecordRef};
 use crate::loads::Waiter;
-use crate::map::{LoadPurpose, PageWrite};
+use crate::map::load::LoadPurpose;
+use crate::map::sweep::PageWrite;
 use crate::shared::{Outcome, Shared};
 use crate::units::{Origin, Stream};
 use coulter_format::checksum::{self, Kind};

@@ -3,7 +3,7 @@
 use super::{Checkpointer, Cut, RUN_KEY_SHIFT};
 use crate::canary::{Canary, sings};
 use crate::log::Log;
-use crate::map::{EMPTY_BLOCK, RunBuilder};
+use crate::map::journal::{EMPTY_BLOCK, RunBuilder};
 use crate::pacing::Updates;
 use crate::segments::Segments;
 use crate::shared::Shared;

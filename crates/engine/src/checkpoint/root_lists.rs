@@ -6,7 +6,7 @@
 
 use super::Checkpointer;
 use crate::canary::{Canary, sings};
-use crate::map::EMPTY_BLOCK;
+use crate::map::journal::EMPTY_BLOCK;
 use crate::shared::Shared;
 use coulter_format::BlockPointer;
 use coulter_format::checksum::Kind;

@@ -7,7 +7,7 @@
 //! checkpoint. Where all changed roots fit into the first images, the cleaner does not wait.
 
 use super::Checkpointer;
-use crate::map::EMPTY_BLOCK;
+use crate::map::journal::EMPTY_BLOCK;
 use crate::shared::Shared;
 use crate::units::Sequence;
 use coulter_format::checksum::Kind;

@@ -18,7 +18,8 @@ use super::{Cleaner, Job};
 use crate::api::{Command, IoResult, Target};
 use crate::ios::Purpose;
 use crate::loads::Waiter;
-use crate::map::{LoadPurpose, Lookup};
+use crate::map::load::LoadPurpose;
+use crate::map::lookup::Lookup;
 use crate::shared::Shared;
 use crate::units::{Origin, SegmentIndex, mean};
 use coulter_format::checksum::Kind;
@@ -34,15 +35,6 @@ const PIECE_BLOCKS: u32 = 32;
 
 /// Ranges that are looked at in one step.
 const RANGES_PER_STEP: u32 = 16;
-
-/// Where it is.
-#[derive(Debug, Default)]
-pub(crate) struct Position {
-    /// The next host block to be looked at; `None` if nobody wants any of it.
-    next: Option<u64>,
-    /// The leaf that was loaded for the range to be looked at.
-    loaded: Option<u64>,
-}
 
 /// Consecutive blocks of a range that lie one behind the other.
 #[derive(Clone, Copy)]

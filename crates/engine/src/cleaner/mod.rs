@@ -30,7 +30,6 @@ use crate::tuning::CleaningMode;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream};
 use chunk::Chunks;
 use coulter_format::record::SHORT_BLOCKS_MAX;
-use defrag::Position;
 use restraint::{Reason, Restraint};
 
 /// Relocations that wait for more while the cleaner rests: enough for a header to weigh little, and
@@ -50,6 +49,15 @@ pub(crate) enum Job {
     Search,
     /// A range of host blocks is written anew in the host's order: see `defrag`.
     Defrag,
+}
+
+/// How far the volume is gone over to put ranges in the order of the host: see [`defrag`].
+#[derive(Debug, Default)]
+struct Position {
+    /// The next host block to be looked at; `None` if nobody wants any of it.
+    next: Option<u64>,
+    /// The leaf that was loaded for the range to be looked at.
+    loaded: Option<u64>,
 }
 
 /// The cleaner's state.

@@ -1,6 +1,6 @@
 //! Wishes for a new store that cannot be met.
 
-use super::{JOURNAL_SIZE_MAX, JOURNAL_SIZE_MIN, RUN_COUNT_MAX};
+use super::bounds::{JOURNAL_SIZE_MAX, JOURNAL_SIZE_MIN, RUN_COUNT_MAX};
 use core::fmt;
 use coulter_format::superblock::LISTED_ROOT_LIMIT_MAX;
 

@@ -1,21 +1,9 @@
 //! Lending record buffers: who reads, or writes outside the log, uses one for a while.
 
-use super::{Log, RecordState};
+use super::{IDLE_KEPT_BY_CLEANING, IDLE_KEPT_BY_USER, Log, RecordState};
 use crate::api::RecordRef;
 use crate::segments::Segments;
-use crate::units::{Origin, SegmentIndex};
-
-/// Record buffers that a stream leaves to those that must always get on.
-const IDLE_KEPT_BY_USER: usize = 6;
-const IDLE_KEPT_BY_CLEANING: usize = 3;
-
-pub(super) fn idle_kept(origin: Origin) -> usize {
-    match origin {
-        Origin::User => IDLE_KEPT_BY_USER,
-        Origin::Cleaning => IDLE_KEPT_BY_CLEANING,
-        Origin::Metadata => 0,
-    }
-}
+use crate::units::SegmentIndex;
 
 impl Log {
     /// Lends a record buffer for reading, if enough remain for writing.

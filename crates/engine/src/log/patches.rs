@@ -4,8 +4,8 @@
 //! - A stream has one head over holes at most, in a segment that is being patched.
 
 use super::{Log, Place};
+use crate::config::Reclaim;
 use crate::holes;
-use crate::reclaim::Reclaim;
 use crate::segments::Segments;
 use crate::units::{Origin, SegmentIndex, Stream};
 use coulter_format::checkpoint::Head;

@@ -2,11 +2,19 @@
 
 use super::{Log, Place, Record, RecordState};
 use crate::api::RecordRef;
-use crate::invariants::Relocation;
 use crate::segments::{Segments, State};
 use crate::units::{Origin, Stream, segment_start};
 use alloc::vec::Vec;
+use coulter_format::Pba;
 use coulter_format::checksum::Kind;
+
+/// A block that is being relocated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Relocation {
+    pub(crate) is_data: bool,
+    pub(crate) key: u64,
+    pub(crate) source: Pba,
+}
 
 /// What is being filled or on its way.
 pub(crate) struct UnderWay {

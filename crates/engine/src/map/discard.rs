@@ -2,9 +2,11 @@
 
 use super::chain::Update;
 use super::directory::{Flag, LeafPlace, split};
-use super::{ENTRIES_PER_PAGE, Lookup, Map, frames};
+use super::lookup::Lookup;
+use super::{Map, frames};
 use crate::segments::Segments;
 use crate::units::Sequence;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::{BlockPointer, Lba};
 
 impl Map {

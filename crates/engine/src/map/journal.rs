@@ -4,12 +4,14 @@
 //! brings a leaf's mark right behind its first address; whatever follows of that leaf is covered
 //! by the mark.
 
+use super::Map;
+use super::chain::Update;
 use super::directory::{Flag, LeafPlace, split};
 use super::frames::CellIndex;
-use super::{ENTRIES_PER_PAGE, Map, Update};
 use crate::canary::{Canary, sings};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::SweepPosition;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::{Block, BlockPointer, Lba};
 
@@ -281,7 +283,9 @@ impl Map {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EntryWidth, LoadPurpose, LoadStep, PageWrite};
+    use super::super::entries::EntryWidth;
+    use super::super::load::{LoadPurpose, LoadStep};
+    use super::super::sweep::PageWrite;
     use super::*;
     use crate::segments::Segments;
     use crate::segments::State;

@@ -1,9 +1,10 @@
 //! Bringing root and leaf pages into memory, without anyone waiting inside the map.
 
 use super::directory::{Flag, RootState};
-use super::{ENTRIES_PER_PAGE, Map, frames};
+use super::{Map, frames};
 use crate::segments::Segments;
 use crate::units::{Sequence, segment_of};
+use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::superblock::Geometry;
 use coulter_format::{Block, BlockPointer, map_page};
 
@@ -163,14 +164,14 @@ impl Map {
     }
 
     /// Releases all that a dead leaf's page still counts. The leaf is then cleared.
-    fn bury(&mut self, segments: &mut Segments, place: super::LeafPlace, now: Sequence) {
+    fn bury(&mut self, segments: &mut Segments, place: super::directory::LeafPlace, now: Sequence) {
         let chain = self.directory.leaf(place).chain;
         let frame = self.directory.leaf(place).frame;
         for index in 0..ENTRIES_PER_PAGE {
             let old = self.frames.entry(frame, index);
             let update = self.frames.chain_find(chain, index);
             if let Some((slot, update)) = update {
-                self.frames.chain_set(slot, super::Update { released: true, ..update });
+                self.frames.chain_set(slot, super::chain::Update { released: true, ..update });
             }
             if old.is_mapped() && update.is_none_or(|(_, update)| !update.released) {
                 segments.release(old.pba, now);
@@ -198,7 +199,8 @@ fn points_into_log(page: &Block, geometry: &Geometry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EntryWidth, Settled};
+    use super::super::entries::EntryWidth;
+    use super::super::settle::Settled;
     use super::*;
     use coulter_format::superblock::RecoveryBudget;
     use coulter_format::{BLOCK_SIZE, Lba, Pba};

@@ -9,7 +9,7 @@
 //! - A block that is marked lost in a checkpoint is one that its superblock tells of, as one that there may be.
 //!
 //! # Does not
-//! know which blocks those are: see [`Lookup::Damaged`](super::Lookup::Damaged).
+//! know which blocks those are: see [`Lookup::Damaged`](super::lookup::Lookup::Damaged).
 
 use super::Map;
 

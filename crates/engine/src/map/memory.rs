@@ -7,10 +7,12 @@
 //! the sweep                            its frames are nobody else's
 //! ```
 
+use super::Map;
+use super::bounds::SWEEP_FRAMES;
 use super::directory::Flag;
 use super::frames::FrameIndex;
+use super::load::LoadPurpose;
 use super::recovery_memory::PAGE_FRAMES_MIN;
-use super::{LoadPurpose, Map, SWEEP_FRAMES};
 
 /// Frames that the sweep leaves: a page that it has written keeps its frame until it has arrived, and
 /// after a failed write none arrives any more. Then one frame is enough for all that is to be read.

@@ -26,16 +26,17 @@
 //! # Does not
 //! read or write the device (the engine does, on request), or know of records and streams.
 
+mod bounds;
 mod chain;
 mod directory;
 mod discard;
 mod doubt;
 mod entries;
 mod frames;
-mod journal;
+pub(crate) mod journal;
 mod leaf;
-mod load;
-mod lookup;
+pub(crate) mod load;
+pub(crate) mod lookup;
 mod losses;
 mod memory;
 mod order;
@@ -43,18 +44,17 @@ mod recovery_memory;
 mod root;
 mod root_list;
 mod root_pages;
-mod settle;
-mod sweep;
+pub(crate) mod settle;
+pub(crate) mod sweep;
 mod tables;
-mod update;
+pub(crate) mod update;
 #[cfg(feature = "verify")]
 mod verify;
 
 use crate::degraded::Doubt;
 use crate::memory::{NoMemory, list};
-use crate::units::Sequence;
 use alloc::vec::Vec;
-use chain::{UPDATES_PER_CELL, Update};
+pub(crate) use bounds::{FRAME_COUNT_MIN, FRAME_SIZE_MAX};
 use coulter_format::Lba;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
@@ -62,22 +62,9 @@ use coulter_format::superblock::{Geometry, RecoveryBudget};
 use directory::{Directory, Flag, LeafPlace, Limits, RootState, split};
 pub(crate) use entries::EntryWidth;
 use frames::{CELL_SIZE, Frames};
-pub(crate) use journal::{EMPTY_BLOCK, RunBuilder};
 use leaf::Leaf;
-pub(crate) use load::{LoadPurpose, LoadStep};
-pub(crate) use lookup::Lookup;
 use losses::Losses;
 use recovery_memory::RecoveryMemory;
-pub(crate) use settle::Settled;
-pub(crate) use sweep::PageWrite;
-pub(crate) use update::IfUnknown;
-
-/// Bytes of a frame of the widest entries. What a store is promised, and what it promises, is counted
-/// in these, whatever its own frames are: see [`recovery_memory`].
-pub(crate) const FRAME_SIZE_MAX: u64 = CELL_SIZE * EntryWidth::MAX.bits() as u64;
-
-/// Frames that only the sweep may take: it must always get on, for it makes room for all others.
-const SWEEP_FRAMES: usize = 8;
 
 /// The map.
 pub(crate) struct Map {
@@ -134,9 +121,6 @@ pub struct MapStatistics {
     /// Leaf pages given up to make room.
     pub evictions: u64,
 }
-
-/// The least frames that a map works with, if they are of the largest size.
-pub(crate) const FRAME_COUNT_MIN: u64 = 64;
 
 /// Bytes that the directory of a volume that is not sparse can take, if it has so many roots.
 pub(crate) fn directory_size(roots: u64) -> u64 {

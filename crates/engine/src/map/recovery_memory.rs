@@ -35,9 +35,12 @@
 //! 6. A store that grows has no fewer frames afterwards by the same count: its budget gets what its
 //!    directory takes. Until it is opened anew it counts on what it had before.
 
+use super::bounds::{FRAME_COUNT_MIN, SWEEP_FRAMES};
+use super::chain::UPDATES_PER_CELL;
 use super::directory::{Flag, Leaf};
-use super::{ENTRIES_PER_PAGE, EntryWidth, FRAME_COUNT_MIN, SWEEP_FRAMES, UPDATES_PER_CELL};
+use super::entries::EntryWidth;
 use crate::canary::{Canary, sings};
+use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::record::DISCARD_BLOCKS_MAX;
 
 /// Frames that cells leave to pages at least, also at recovery: more than the host's updates need to

@@ -3,11 +3,12 @@
 //! A volume that may have more roots than a checkpoint's body lists has them in a list of its own, in pages. A root's
 //! index in the directory is its place in the list, so a page changes only when one of its roots is written or moves.
 
+use super::Map;
 use super::directory::RootState;
-use super::{ENTRIES_PER_PAGE, Map};
 use crate::memory::NoMemory;
 use crate::segments::Segments;
 use crate::units::Sequence;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::root_list::{self, RootEntry};
 use coulter_format::{Block, BlockPointer, Corrupt, Pba, Reason};
 

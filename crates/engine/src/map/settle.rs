@@ -1,8 +1,9 @@
 //! Old locations that may still be counted, and relocations, which must know of none.
 
+use super::Map;
+use super::bounds::SWEEP_FRAMES;
 use super::chain::Update;
 use super::directory::{Flag, LeafPlace, split};
-use super::{Map, SWEEP_FRAMES};
 use crate::segments::Segments;
 use crate::units::Sequence;
 use coulter_format::Lba;

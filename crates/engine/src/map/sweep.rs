@@ -5,10 +5,13 @@
 //! retires many updates: twice as many as there are on the average leaf.
 
 use super::directory::{Flag, LeafPlace, RootState};
-use super::{ENTRIES_PER_PAGE, LoadPurpose, Map, Sequence, frames};
+use super::load::LoadPurpose;
+use super::{Map, frames};
 use crate::pacing::Updates;
 use crate::segments::Segments;
+use crate::units::Sequence;
 use coulter_format::checkpoint::SweepPosition;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::{Block, BlockPointer, Pba};
 
 /// What became of a leaf that the sweep came to.
@@ -42,7 +45,7 @@ impl Map {
 
     /// Whether memory, now or at recovery, calls for sweeping faster.
     pub(crate) fn sweep_is_urgent(&self) -> bool {
-        self.recovery.is_short() || self.obtainable() <= 5 * super::SWEEP_FRAMES / 2
+        self.recovery.is_short() || self.obtainable() <= 5 * super::bounds::SWEEP_FRAMES / 2
     }
 
     /// Whether a checkpoint would lower what recovery needs by enough to be worth one, and should not

@@ -1,8 +1,9 @@
 //! Updates: an address gets another place. Into the chain or the array of its leaf, and into the journal.
 
+use super::Map;
+use super::bounds::SWEEP_FRAMES;
 use super::chain::Update;
 use super::directory::{Flag, LeafPlace, split};
-use super::{Map, SWEEP_FRAMES};
 use crate::canary::{Canary, sings};
 use crate::segments::Segments;
 use crate::units::Sequence;

@@ -1,13 +1,15 @@
 //! The map, counted anew.
 
+use super::Map;
+use super::chain::{UPDATES_PER_CELL, Update};
 use super::directory::{Flag, Leaf, LeafPlace, Root, RootState, split};
 use super::frames::Frames;
-use super::{ENTRIES_PER_PAGE, Map, UPDATES_PER_CELL, Update};
 use crate::invariants::{Stored, Tally};
-use crate::log::UnderWay;
+use crate::log::verify::UnderWay;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use coulter_format::checksum::{self, Kind};
+use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::{BlockPointer, Lba, map_page};
 
 const EMPTY: [BlockPointer; ENTRIES_PER_PAGE] = [BlockPointer::NOWHERE; ENTRIES_PER_PAGE];

@@ -12,11 +12,12 @@
 //! whether the missing record overtook it is not known. That a relocation is missing is no harm: its block lies where it
 //! lay, for nothing is used again before the next checkpoint.
 
-use super::log::PROBE_BLOCKS;
+use super::PROBE_BLOCKS;
 use super::{Found, Item, Recovery, Walk};
-use crate::api::{OpenError, RECORD_BLOCKS};
+use crate::api::RECORD_BLOCKS;
 use crate::canary::{Canary, sings};
 use crate::degraded::Degraded;
+use crate::error::OpenError;
 use crate::holes::Headers;
 use crate::map::Map;
 use crate::memory;

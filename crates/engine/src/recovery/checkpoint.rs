@@ -1,12 +1,15 @@
 //! What the checkpoint says: its lists, the segment table, and the runs.
 
 use super::parity::take_parities;
+use super::wrong_body::WrongBody;
 use super::{Item, JobKind, Recovery, damaged};
-use crate::api::{Buffers, OpenError, RecordRef, Target};
+use crate::api::{Buffers, RecordRef, Target};
 use crate::checkpoint::{RUN_KEY_SHIFT, Run, Runs};
+use crate::error::OpenError;
 use crate::map::Map;
 use crate::memory::{self, NoMemory};
-use crate::references::{self, References};
+use crate::pacing::reference_count_max;
+use crate::references::References;
 use crate::segments::State;
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, Stream, segment_of, segment_start};
@@ -20,27 +23,6 @@ use coulter_format::segment_table::{self, SegmentState};
 use coulter_format::{
     Block, BlockPointer, Lba, NUMBER_LIMIT, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure, run,
 };
-
-/// Why the lists of a checkpoint are not taken over.
-pub(super) enum WrongBody {
-    Field(&'static str),
-    Memory(NoMemory),
-}
-
-impl WrongBody {
-    fn at(self, pba: Pba) -> OpenError {
-        match self {
-            WrongBody::Field(name) => damaged(Structure::Checkpoint, Reason::Field(name), pba),
-            WrongBody::Memory(refused) => refused.into(),
-        }
-    }
-}
-
-impl From<NoMemory> for WrongBody {
-    fn from(refused: NoMemory) -> WrongBody {
-        WrongBody::Memory(refused)
-    }
-}
 
 /// Takes over where the root pages lie that a page of their list tells of.
 fn take_root_list(shared: &mut Shared, block: &Block, pba: Pba) -> Result<(), OpenError> {
@@ -180,7 +162,7 @@ impl Recovery {
         assert_eq!(table.len(), pages, "a page for so many segments");
         let budget = &shared.superblock.budget;
         let run_blocks = budget.journal_size as usize / ENTRIES_PER_RUN_BLOCK + 2;
-        let listed = table.len() + root_lists.capacity() + references::count_max(budget);
+        let listed = table.len() + root_lists.capacity() + reference_count_max(budget);
         let of_runs = run_blocks * budget.run_count_limit as usize;
         shared.lists.copies.allow(listed + of_runs)?;
         shared.lists.runs = Runs::new(runs, budget.run_count_limit)?;

@@ -6,10 +6,11 @@
 //! its blocks. So it counts as if its header had been found. Only what is attested to be durable is rebuilt: a header that
 //! is missing since the power went while it was written stays missing, and what lies behind it is overwritten.
 
-use super::fetch::PAGE;
+use super::PAGE;
 use super::{JobKind, Recovery, Walk};
-use crate::api::{Buffers, OpenError, RECORD_BLOCKS, RecordRef, Target};
+use crate::api::{Buffers, RECORD_BLOCKS, RecordRef, Target};
 use crate::canary::{Canary, sings};
+use crate::error::OpenError;
 use crate::memory::{self, NoMemory};
 use crate::shared::Shared;
 use crate::units::segment_start;

@@ -1,19 +1,17 @@
 //! Fetching the blocks that the checkpoint lists, each from its second copy if the first is no good.
 
-use super::checkpoint::WrongBody;
-use super::{Item, JobKind, Recovery, damaged};
-use crate::api::{Buffers, OpenError, PageRef, RECORD_BLOCKS, Target};
+use super::wrong_body::WrongBody;
+use super::{Item, JobKind, PAGE, Recovery, damaged};
+use crate::api::{Buffers, RECORD_BLOCKS, Target};
 use crate::canary::{Canary, sings};
 use crate::checkpoint::RUN_KEY_SHIFT;
+use crate::error::OpenError;
 use crate::shared::Shared;
 use crate::units::segment_of;
 use coulter_format::checkpoint::{BodyView, Reference};
 use coulter_format::checksum::{self, Kind, rebound};
 use coulter_format::record::RecordView;
 use coulter_format::{Block, BlockPointer, Pba, Reason, Structure};
-
-/// The page that single blocks are read into.
-pub(super) const PAGE: PageRef = PageRef(0);
 
 impl Item {
     /// Where its second copy lies, or the parity from which it is rebuilt, if there is one.

@@ -1,8 +1,8 @@
 //! Records in holes: where recovery looks for them, and how.
 
 use super::{Recovery, Walk};
-use crate::api::OpenError;
 use crate::canary::{Canary, sings};
+use crate::error::OpenError;
 use crate::holes::Headers;
 use crate::memory::{self, NoMemory};
 use crate::segments::State;

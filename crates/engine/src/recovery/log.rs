@@ -1,10 +1,11 @@
 //! The log behind the checkpoint: walking it, and deciding which records count.
 
 use super::unreadable::Piece;
-use super::{Found, JobKind, Recovery, Walk, damaged};
-use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
+use super::{Found, JobKind, PROBE_BLOCKS, Recovery, Walk, damaged};
+use crate::api::{Buffers, RECORD_BLOCKS, Target};
 use crate::canary::{Canary, sings};
 use crate::degraded::Degraded;
+use crate::error::OpenError;
 use crate::holes::Headers;
 use crate::memory::{self, NoMemory};
 use crate::segments::{State, Trim};
@@ -13,10 +14,6 @@ use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
 use coulter_format::checkpoint::Head;
 use coulter_format::record::{RecordHeader, RecordView};
 use coulter_format::{Block, NUMBER_LIMIT_AT_OPENING, Reason, Structure, checksum};
-
-/// Blocks searched from the end of a walk on: a header that is damaged, the longest payload that it can
-/// have, and the header behind that.
-pub(super) const PROBE_BLOCKS: u32 = RECORD_BLOCKS as u32 + 1;
 
 impl Walk {
     pub(super) fn new(segment: SegmentIndex, latest: Sequence) -> Walk {

@@ -4,7 +4,7 @@
 //! What is written is what was there: a header of a record that counts, verified. Cut off, it is as damaged as before, and
 //! what it was rebuilt from is untouched. So the order of this write and others does not matter, nor whether it fails.
 
-use super::fetch::PAGE;
+use super::PAGE;
 use super::{JobKind, ReadJob, Recovery};
 use crate::api::{Buffers, Command, Target};
 use crate::ios::Purpose;

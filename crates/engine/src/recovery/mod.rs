@@ -32,8 +32,10 @@ mod parity;
 mod replay;
 mod superblocks;
 mod unreadable;
+mod wrong_body;
 
-use crate::api::{Buffers, Command, IoResult, OpenError, Phase, Target};
+use crate::api::{Buffers, Command, IoResult, PageRef, Phase, RECORD_BLOCKS, Target};
+use crate::error::OpenError;
 use crate::holes::Headers;
 use crate::ios::Purpose;
 use crate::memory::{self, Apart, NoMemory};
@@ -59,6 +61,13 @@ enum RecoveryStage {
     Replay,
     Mend,
 }
+
+/// The page that single blocks are read into.
+const PAGE: PageRef = PageRef(0);
+
+/// Blocks searched from the end of a walk on: a header that is damaged, the longest payload that it can
+/// have, and the header behind that.
+const PROBE_BLOCKS: u32 = RECORD_BLOCKS as u32 + 1;
 
 /// What a read of recovery is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! Headers that a checkpoint refers to and that are damaged: each is rebuilt from the parity of its group.
 
-use super::checkpoint::WrongBody;
-use super::fetch::{PAGE, repair, verify_header};
+use super::PAGE;
+use super::fetch::{repair, verify_header};
+use super::wrong_body::WrongBody;
 use super::{Item, JobKind, Recovery};
-use crate::api::{OpenError, Target};
+use crate::api::Target;
+use crate::error::OpenError;
 use crate::header_parity::xor;
 use crate::memory;
 use crate::references::Referred;

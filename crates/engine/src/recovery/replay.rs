@@ -1,9 +1,9 @@
 //! Replay: the records that count take effect, in order.
 
 use super::{Recovery, damaged};
-use crate::api::OpenError;
 use crate::canary::{Canary, sings};
-use crate::map::IfUnknown;
+use crate::error::OpenError;
+use crate::map::update::IfUnknown;
 use crate::segments::State;
 use crate::shared::Shared;
 use crate::units::segment_of;

@@ -1,10 +1,11 @@
 //! The superblocks: both copies are looked for, and the newest valid one is adopted.
 
 use super::{JobKind, Recovery, SuperblockError, damaged};
-use crate::api::{Buffers, OpenError, PageRef, Target};
+use crate::api::{Buffers, PageRef, Target};
+use crate::config::Prepare;
+use crate::error::OpenError;
 use crate::map::{EntryWidth, Map};
 use crate::pacing::{Pacing, Watermarks};
-use crate::prepare::Prepare;
 use crate::segments::Segments;
 use crate::shared::Shared;
 use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock, third_superblocks};

@@ -11,10 +11,11 @@
 //! the header with which the log would go on, unless another one tells of it; payload of a record that nothing attests
 //! to be durable; and any other block among holes, where each may be a header.
 
-use super::fetch::PAGE;
+use super::PAGE;
 use super::{Found, JobKind, Recovery};
-use crate::api::{Buffers, IoResult, OpenError, RecordRef, Target};
+use crate::api::{Buffers, IoResult, RecordRef, Target};
 use crate::canary::{Canary, sings};
+use crate::error::OpenError;
 use crate::holes::Headers;
 use crate::memory;
 use crate::shared::Shared;

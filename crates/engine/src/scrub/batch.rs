@@ -6,7 +6,7 @@
 
 use crate::api::{Buffers, Command, IoResult, RecordRef, Target};
 use crate::canary::{Canary, sings};
-use crate::ios::Purpose;
+use crate::ios::{Purpose, ScrubPiece};
 use crate::shared::{ERRNO_DAMAGED, Shared};
 use crate::units::{SegmentIndex, segment_of};
 use alloc::vec::Vec;
@@ -242,14 +242,6 @@ fn is_superblock(shared: &Shared, block: &Block, pba: Pba) -> bool {
 fn says_the_same(found: &Superblock, newest: &Superblock) -> bool {
     let Superblock { generation, epoch_max, .. } = *newest;
     Superblock { generation, epoch_max, ..*found } == *newest
-}
-
-/// A command of a batch: which segment it reads, and for which items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ScrubPiece {
-    pub(crate) segment: Option<SegmentIndex>,
-    place: u16,
-    count: u16,
 }
 
 impl Found {

@@ -3,7 +3,7 @@
 use super::batch::{Content, Found};
 use super::{Finding, Part, Scrubber, Trouble};
 use crate::loads::Waiter;
-use crate::map::Lookup;
+use crate::map::lookup::Lookup;
 use crate::shared::Shared;
 use coulter_format::checksum::Kind;
 use coulter_format::map_page::ENTRIES_PER_PAGE;

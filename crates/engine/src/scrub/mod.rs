@@ -27,10 +27,10 @@ mod report;
 
 use crate::Engine;
 use crate::api::{Buffers, IoResult, Phase};
+use crate::ios::ScrubPiece;
 use crate::memory;
 use crate::shared::{Outcome, Shared};
 use alloc::vec::Vec;
-pub(crate) use batch::ScrubPiece;
 use batch::{Batch, Progress};
 use blocks::LostBlocks;
 use coulter_format::Pba;
