@@ -84,3 +84,20 @@ fn a_handle_names_its_file_after_the_kernel_has_forgotten_it() {
     overlaid.detach();
     assert_holds(&File::open(overlaid.path("below/file")).expect("it is there"), &expected);
 }
+
+/// The kernel asks for the parent of each directory that it finds by a handle, and that is the mount's own root.
+#[test]
+fn a_directory_right_below_the_root_is_found_again_by_its_handle() {
+    let Some(_right) = can_mount("handles of directories") else { return };
+    let overlaid = Overlaid::new();
+    fs::create_dir_all(overlaid.path("below/deeper")).expect("it is new");
+    let mount = File::open(&overlaid.directory).expect("it is there");
+    let handles = ["below", "below/deeper", "."].map(|name| handle_of(&overlaid.path(name)));
+    for mut handle in handles {
+        forget();
+        let found = open(&mount, &mut handle, libc::O_RDONLY | libc::O_DIRECTORY);
+        found.expect("it is named still").sync_all().expect("it can be synced");
+    }
+    drop(mount);
+    overlaid.detach();
+}

@@ -2,8 +2,10 @@
 //!
 //! No path is used after a node was found: a handle names an inode for as long as it exists, and costs no
 //! descriptor. Descriptors of files in use are kept, the latest few hundred. Those of nodes without a name
-//! that the kernel still knows are kept until it forgets them.
+//! that the kernel still knows are kept until it forgets them. All of this happens on a mount that no path leads
+//! to, so that no name can lead into the overlay itself.
 
+mod apart;
 mod data;
 mod handles;
 mod names;

@@ -1,6 +1,6 @@
 //! Whether a directory can be below an overlay, and opening it.
 
-use super::{Directory, errno, handles};
+use super::{Directory, apart, errno, handles};
 use crate::MARK;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, StatxFlags};
@@ -70,7 +70,8 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 impl Directory {
-    /// Opens the directory at `path`. What is mounted over it later does not matter.
+    /// Opens the directory at `path`. What is mounted over it later does not matter: all that is asked of it
+    /// goes through a mount of its own.
     ///
     /// # Errors
     /// [`OpenError`]: why it cannot be below an overlay.
@@ -79,6 +80,7 @@ impl Directory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(system("open it"))?;
         check_kind(&root)?;
+        let root = apart::own_mount(&root).map_err(system("make a mount of its own of it"))?;
         let handle = handles::handle_of(&root, c"").map_err(OpenError::NoHandles)?;
         handles::open(&root, &handle, libc::O_PATH).map_err(OpenError::NoHandles)?;
         match rustix::fs::fsetxattr(&root, MARK, &[0; 16], rustix::fs::XattrFlags::empty()) {

@@ -11,6 +11,7 @@
 //! writers  which attributes the kernel may keep
 //! message  the kernel's bytes -> what it asks
 //! sync     what another process asks the mount
+//! watchdog ends a daemon whose mount waits for itself
 //! ```
 //!
 //! # What the kernel keeps
@@ -29,6 +30,7 @@ mod pump;
 mod requests;
 mod sync;
 mod writers;
+mod watchdog;
 
 pub use message::{SETTLE_IOCTL, SYNC_IOCTL};
 pub use mount::{FilesMount, MountError, MountOptions};

@@ -2,6 +2,7 @@
 
 use super::overlay;
 use super::pump::Pump;
+use super::watchdog::Watchdog;
 use crate::fuse::mount::{FILE_SYSTEM_TYPE, require_root};
 use crate::hosting::{self, Hosted, ThreadShape};
 use crate::point::{AttachPoint, Detach, DetachError};
@@ -217,7 +218,10 @@ impl FilesMount {
         let told = hurries.clone();
         let mounted = true;
         let mut mount = FilesMount { kind, mount_point, mounted, stop, hurries, shown, pump: None };
+        let watched = blocks.then(|| mount.mount_point.clone());
         let work = move |session, place| {
+            // Without a thread for it the mount is served all the same.
+            let _watchdog = watched.map(|at| Watchdog::of_this_thread(at));
             Pump::new(device, stop_for_pump, session, place, files(), writes_back, told).run();
         };
         let hosted = if blocks {
