@@ -35,7 +35,7 @@ mod gather;
 mod io;
 mod items;
 mod namespace;
-mod order;
+pub mod order;
 mod request;
 mod served;
 mod set;

@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 
 /// See the module's documentation.
-#[derive(Default)]
-pub(crate) struct Order {
+#[derive(Debug, Default)]
+pub struct Order {
     /// The last sequence given.
     issued: u64,
     /// Not complete, ascending; and whether it is durable at completion.
@@ -19,26 +19,30 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) fn issue(&mut self, fua: bool) -> u64 {
+    /// Gives the next sequence, to a command that is durable at completion if `fua`.
+    pub fn issue(&mut self, fua: bool) -> u64 {
         self.issued += 1;
         self.out.push_back((self.issued, fua));
         self.issued
     }
 
-    pub(crate) fn issued(&self) -> u64 {
+    /// The last sequence given.
+    pub fn issued(&self) -> u64 {
         self.issued
     }
 
-    pub(crate) fn is_durable(&self, sequence: u64) -> bool {
+    /// Whether a sequence and all before it are durable.
+    pub fn is_durable(&self, sequence: u64) -> bool {
         self.durable >= sequence
     }
 
     /// Whether everything is durable.
-    pub(crate) fn is_clean(&self) -> bool {
+    pub fn is_clean(&self) -> bool {
         self.durable == self.issued
     }
 
-    pub(crate) fn complete(&mut self, sequence: u64, succeeded: bool) {
+    /// A command is complete.
+    pub fn complete(&mut self, sequence: u64, succeeded: bool) {
         let place = self.out.iter().position(|(other, _)| *other == sequence);
         let place = place.expect("a command completes once");
         let (_, fua) = self.out.remove(place).expect("it was found");
@@ -48,7 +52,7 @@ impl Order {
     }
 
     /// Commands that are not complete.
-    pub(crate) fn out_count(&self) -> usize {
+    pub fn out_count(&self) -> usize {
         self.out.len()
     }
 
@@ -57,7 +61,7 @@ impl Order {
     }
 
     /// Whether a flush has to begin now, for somebody who waits for `target`.
-    pub(crate) fn begin_flush(&mut self, target: u64) -> bool {
+    pub fn begin_flush(&mut self, target: u64) -> bool {
         let comes_by_itself = self.out.iter().any(|(sequence, fua)| *fua && *sequence >= target);
         if self.flushing.is_some() || comes_by_itself || self.completed() < target {
             return false;
@@ -66,7 +70,8 @@ impl Order {
         true
     }
 
-    pub(crate) fn end_flush(&mut self, succeeded: bool) {
+    /// The flush that was out has ended.
+    pub fn end_flush(&mut self, succeeded: bool) {
         let covered = self.flushing.take().expect("a flush was out");
         if succeeded {
             self.durable = self.durable.max(covered);

@@ -182,6 +182,8 @@ pub struct Record {
     pub state: RecordState,
     /// Whether its last name is being taken away, or it has none: then it may be missing after a crash.
     pub is_nameless: bool,
+    /// Whether space may be being taken below, which changes the lower file's time of modification for a moment.
+    pub is_taking_space: bool,
     /// Its mark, which the lower file has too.
     pub id: [u8; 16],
     /// The lower file.
@@ -220,7 +222,8 @@ impl Record {
             RecordState::Dying => 4,
         };
         put::<0, 1>(&mut bytes, [state]);
-        put::<1, 1>(&mut bytes, [self.is_nameless.into()]);
+        let flags = u8::from(self.is_nameless) | u8::from(self.is_taking_space) << 1;
+        put::<1, 1>(&mut bytes, [flags]);
         put::<2, 2>(&mut bytes, u16::from(self.handle.size).to_le_bytes());
         put::<4, 4>(&mut bytes, self.handle.kind.to_le_bytes());
         put::<8, 16>(&mut bytes, self.id);
@@ -262,11 +265,10 @@ impl Record {
             4 => RecordState::Dying,
             _ => return Err(corrupt("state")),
         };
-        let is_nameless = match at::<1, 1>(&bytes)[0] {
-            0 => false,
-            1 => true,
-            _ => return Err(corrupt("names")),
-        };
+        let flags = at::<1, 1>(&bytes)[0];
+        if flags > 3 {
+            return Err(corrupt("flags"));
+        }
         let size = u16::from_le_bytes(at::<2, 2>(&bytes)).into();
         let handle = at::<96, HANDLE_SIZE_MAX>(&bytes);
         let handle = handle.get(..size).ok_or(corrupt("handle"))?;
@@ -275,7 +277,8 @@ impl Record {
         let seconds = |value: u64| value as i64;
         let record = Record {
             state,
-            is_nameless,
+            is_nameless: flags & 1 != 0,
+            is_taking_space: flags & 2 != 0,
             id: at::<8, 16>(&bytes),
             handle,
             number: u64_at::<40>(&bytes),
@@ -355,6 +358,7 @@ mod tests {
         Record {
             state: RecordState::Settling,
             is_nameless: true,
+            is_taking_space: true,
             id: *b"0123456789abcdef",
             handle: Handle::new(1, b"\x01\0\0\0\xff\xff\xff\xff").unwrap(),
             number: u64::MAX,

@@ -1,13 +1,13 @@
 //! Reading and writing: in the lower file, or in the store.
 
-use crate::MARK;
-use crate::io::{Pending, Stage};
+use crate::io::{Pending, Stage, Then};
 use crate::locks::Mode;
 use crate::lower::{Handle, Lower, Outcome, Settings};
 use crate::overlay::{Overlay, Remap, SettleWhen, Work};
-use crate::store::{Adopted, Batch};
+use crate::store::Batch;
+use crate::sync::Waiter;
 use coulter::buffer::Buffer;
-use coulter_files::{AllocateMode, Command, Reply, Request, Time, Whence, XattrMode};
+use coulter_files::{AllocateMode, Command, Reply, Request, Time, Whence};
 use coulter_format::BLOCK_SIZE;
 use coulter_format::overlay::{Record, RecordState, WINDOW_BLOCKS};
 
@@ -165,30 +165,43 @@ impl<L: Lower> Overlay<L> {
             Err(errno) => return self.end(Some(id), None, Err(errno), buffer),
         };
         match self.is_to_remap(inode, &handle, offset, length) {
-            Ok(true) => match self.adopt(inode, &handle) {
-                Ok(true) => {
-                    let request = Request::Write { inode, offset, buffer, kills_privileges, sync };
-                    return self.ready.push_front(Work::new(id, request, now));
+            Ok(true) => {
+                let request = Request::Write { inode, offset, buffer, kills_privileges, sync };
+                match self.begin_adoption(inode, &handle, Work::new(id, request, now)) {
+                    Ok(None) => {}
+                    Ok(Some(work)) => self.write_in_place(&handle, work),
+                    Err((errno, work)) => self.refuse(work, errno),
                 }
-                Ok(false) => {}
-                Err(errno) => return self.end(Some(id), None, Err(errno), buffer),
-            },
-            Ok(false) => {}
-            Err(errno) => return self.end(Some(id), None, Err(errno), buffer),
+            }
+            Ok(false) => {
+                let request = Request::Write { inode, offset, buffer, kills_privileges, sync };
+                self.write_in_place(&handle, Work::new(id, request, now));
+            }
+            Err(errno) => self.end(Some(id), None, Err(errno), buffer),
         }
+    }
+
+    fn write_in_place(&mut self, handle: &Handle, work: Work) {
+        let Work { id, request, .. } = work;
+        let Request::Write { inode, offset, buffer, kills_privileges, sync } = request else {
+            unreachable!("only writes come here")
+        };
+        let length = buffer.len() as u64;
         self.counters.in_place_writes += 1;
         let mut written = Ok(());
         if kills_privileges {
-            written = self.strip_privileges(inode, &handle);
+            written = self.strip_privileges(inode, handle);
         }
-        let written = written.and_then(|()| self.lower.write(&handle, offset, &buffer));
-        let synced = written.and_then(|()| {
-            self.touch(inode);
-            if sync { self.lower.sync(&handle) } else { Ok(()) }
-        });
-        match synced {
+        let written = written.and_then(|()| self.lower.write(handle, offset, &buffer));
+        self.touch(inode);
+        match written {
             Ok(()) => {
-                self.end(Some(id), None, Ok(Reply::Written(length as u32, buffer)), Buffer::empty())
+                let reply = Reply::Written(length as u32, buffer);
+                if sync {
+                    self.syncs.push((Waiter { id, reply }, inode));
+                } else {
+                    self.end(Some(id), None, Ok(reply), Buffer::empty());
+                }
             }
             Err(errno) => self.end(Some(id), None, Err(errno), buffer),
         }
@@ -221,50 +234,6 @@ impl<L: Lower> Overlay<L> {
         })
     }
 
-    /// Makes a file one of which blocks may be in the store (R1, R2). False if it cannot be.
-    fn adopt(&mut self, number: u64, handle: &Handle) -> Outcome<bool> {
-        if self.store.by_number.contains_key(&number) {
-            // The record of a file that had this inode before is not forgotten yet.
-            return Ok(false);
-        }
-        let serial = self.store.superblock.serial;
-        self.store.superblock.serial += 1;
-        let mut id = self.store.superblock.identity;
-        id[8..].copy_from_slice(&serial.to_le_bytes());
-        let marked = self.lower.set_xattr(handle, MARK.as_bytes(), &id, XattrMode::Any);
-        match marked {
-            Ok(()) => {}
-            Err(libc::ENOSPC | libc::EDQUOT | libc::EPERM | libc::EOPNOTSUPP | libc::EROFS) => {
-                return Ok(false);
-            }
-            Err(errno) => return Err(errno),
-        }
-        if !crate::is_broken("R2") {
-            self.lower.sync(handle)?;
-        }
-        let status = self.lower.status(handle)?;
-        let record = Record {
-            state: RecordState::Live,
-            is_nameless: self.nodes.get(&number).is_some_and(|node| node.is_gone),
-            id,
-            handle: *handle,
-            number,
-            size: status.size,
-            lower_valid: status.size,
-            modified: status.modified,
-            lower: status.fingerprint(),
-        };
-        let Some(record) = self.store.add_record(Adopted::new(record)) else {
-            self.lower.remove_xattr(handle, MARK.as_bytes())?;
-            return Ok(false);
-        };
-        let mut batch = Batch::default();
-        self.store.batch_record(&mut batch, record);
-        self.push_batch(batch, &[], Pending::Silent);
-        self.counters.adoptions += 1;
-        Ok(true)
-    }
-
     /// A write to a file of which blocks are in the store, with its lock.
     pub(crate) fn write_adopted(
         &mut self,
@@ -289,8 +258,13 @@ impl<L: Lower> Overlay<L> {
             return self.wait_for_room(Work::new(id, request, now));
         }
         let ready = self.prepare_write(record, inode, kills_privileges, missing, offset, length);
-        if let Err(errno) = ready {
-            return self.end(Some(id), lock, Err(errno), buffer);
+        match ready {
+            Ok(true) => {}
+            Ok(false) => {
+                let request = Request::Write { inode, offset, buffer, kills_privileges, sync };
+                return self.note_space((record, mode), Work::new(id, request, now));
+            }
+            Err(errno) => return self.end(Some(id), lock, Err(errno), buffer),
         }
         self.counters.remapped_writes += 1;
         let size = self.store.adopted(record).record.size;
@@ -303,7 +277,7 @@ impl<L: Lower> Overlay<L> {
         self.fetch_edges(id, lock, merge, size, end);
     }
 
-    /// What has to be done below before blocks are taken.
+    /// What has to be done below before blocks are taken. False: the record must say first that space is taken.
     fn prepare_write(
         &mut self,
         record: u32,
@@ -312,50 +286,81 @@ impl<L: Lower> Overlay<L> {
         missing: u64,
         offset: u64,
         length: u64,
-    ) -> Outcome<()> {
+    ) -> Outcome<bool> {
         self.check_lower(record)?;
         let handle = self.store.adopted(record).record.handle;
         if kills_privileges {
             self.strip_privileges(number, &handle)?;
             self.note_lower(record);
         }
-        if missing > 0 {
-            self.take_space(record, offset, length)?;
-        }
-        Ok(())
+        if missing > 0 { self.take_space(record, number, offset, length) } else { Ok(true) }
     }
 
-    /// Takes space below for blocks that have none there (R11).
-    fn take_space(&mut self, record: u32, offset: u64, length: u64) -> Outcome<()> {
+    /// Takes space below for blocks that have none there (R11). False if the record does not say so yet: taking
+    /// it sets the time of modification, by which changes of others are known, and a kill may come before that
+    /// is set back.
+    fn take_space(&mut self, record: u32, number: u64, offset: u64, length: u64) -> Outcome<bool> {
         let handle = self.store.adopted(record).record.handle;
         let (start, end) = (offset / BLOCK * BLOCK, (offset + length).next_multiple_of(BLOCK));
-        let taken = self.fill_holes(&handle, start, end);
-        if taken == Ok(false) {
-            return Ok(());
+        if !self.has_hole(&handle, start, end)? {
+            return Ok(true);
         }
-        // That has set its time of modification, by which changes of others are known; it may have done so
-        // where there was too little space, too.
+        let adopted = self.store.adopted(record);
+        let is_noted = adopted.record.is_taking_space && self.order.is_durable(adopted.space_noted);
+        if !is_noted && !crate::is_broken("R12") {
+            return Ok(false);
+        }
+        let taken = self.take_range(&handle, start, end);
+        self.touch(number);
+        // It may have been set where there was too little space, too.
         let modified = Some(self.store.adopted(record).record.lower.modified);
         self.lower.set(&handle, &Settings { modified, ..Settings::default() })?;
         self.note_lower(record);
-        taken.map(|_| ())
+        taken.map(|()| true)
     }
 
-    /// Takes space for the holes of a range below; whether there were any.
-    pub(crate) fn fill_holes(&mut self, handle: &Handle, start: u64, end: u64) -> Outcome<bool> {
-        let hole = match self.lower.seek(handle, start, Whence::Hole) {
-            Ok(hole) => hole,
+    /// Has the record say durably that space is taken for its file, and goes on with the request then (R12).
+    fn note_space(&mut self, (record, mode): (u32, Mode), work: Work) {
+        let adopted = self.store.adopted_mut(record);
+        adopted.record.is_taking_space = true;
+        let (number, behind) = (adopted.record.number, adopted.lock.take_waiting());
+        self.hold_back(number, work);
+        behind.into_iter().for_each(|work| self.hold_back(number, work));
+        self.unlock(record, mode);
+        self.save_record(record, None, Then::GoOn { number });
+        self.store.adopted_mut(record).space_noted = self.order.issued();
+    }
+
+    /// A file was made durable below: what was taken is, with the time that was set back.
+    pub(crate) fn space_is_taken(&mut self, number: u64, handle: &Handle) {
+        let Some(record) = self.store.record_of(number, handle) else { return };
+        let adopted = self.store.adopted_mut(record);
+        adopted.is_dirty |= std::mem::take(&mut adopted.record.is_taking_space);
+    }
+
+    fn has_hole(&mut self, handle: &Handle, start: u64, end: u64) -> Outcome<bool> {
+        match self.lower.seek(handle, start, Whence::Hole) {
+            Ok(hole) => Ok(hole < end),
             // Behind its end there is nothing but a hole.
-            Err(libc::ENXIO) => start,
-            Err(errno) => return Err(errno),
-        };
-        if hole >= end {
-            return Ok(false);
+            Err(libc::ENXIO) => Ok(true),
+            Err(errno) => Err(errno),
         }
+    }
+
+    /// Takes space for the holes of a range below.
+    pub(crate) fn fill_holes(&mut self, handle: &Handle, start: u64, end: u64) -> Outcome<()> {
+        if self.has_hole(handle, start, end)? {
+            self.take_range(handle, start, end)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn take_range(&mut self, handle: &Handle, start: u64, end: u64) -> Outcome<()> {
         let mode = AllocateMode::Allocate { keep_size: true };
         match self.lower.allocate(handle, start, end - start, mode) {
             // It cannot be promised there.
-            Ok(()) | Err(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(true),
+            Ok(()) | Err(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
             Err(errno) => Err(errno),
         }
     }

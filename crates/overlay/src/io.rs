@@ -22,6 +22,16 @@ pub(crate) enum Pending {
     Step { task: usize },
     /// What nobody waits for.
     Silent,
+    /// A flush, for those who wait for what it covers.
+    Flush,
+}
+
+/// A command that is out.
+#[derive(Debug)]
+pub(crate) struct Out {
+    pending: Pending,
+    /// Its place in the order of what changes the volume.
+    sequence: Option<u64>,
 }
 
 /// A piece of work that is not done at once.
@@ -62,6 +72,12 @@ pub(crate) enum Then {
     Reply(Box<Reply>),
     /// Nothing.
     Nothing,
+    /// What was held back for a node goes on.
+    GoOn { number: u64 },
+    /// What nobody asked for is durable.
+    Flushed,
+    /// Requests may change the lower directory.
+    Opened,
     /// The request can go on.
     Retry(Box<crate::overlay::Work>),
     /// Settling goes on.
@@ -99,13 +115,18 @@ impl<L: Lower> Overlay<L> {
             | Pending::Whole { task }
             | Pending::Data { task, .. }
             | Pending::Step { task } => self.task(*task).outstanding += 1,
-            Pending::Silent => {}
+            Pending::Silent | Pending::Flush => {}
         }
-        if matches!(command, Command::Flush) {
-            self.store.is_unflushed = false;
-        } else if !matches!(command, Command::Read { .. }) {
-            self.store.is_unflushed = true;
+        let mut sequence = None;
+        if !matches!(command, Command::Flush | Command::Read { .. }) {
+            sequence = Some(self.order.issue(false));
         }
+        if crate::is_broken("in flight")
+            && let Some(sequence) = sequence.take()
+        {
+            self.order.complete(sequence, true);
+        }
+        let pending = Out { pending, sequence };
         let id = match self.idle_pending.pop() {
             Some(id) => {
                 self.pending[id as usize] = Some(pending);
@@ -144,18 +165,29 @@ impl<L: Lower> Overlay<L> {
     }
 
     pub(crate) fn complete(&mut self, id: u32, result: Result<(), IoError>, buffer: Buffer) {
-        let pending = self.pending[id as usize].take().expect("a command completes once");
+        let out = self.pending[id as usize].take().expect("a command completes once");
+        let Out { pending, sequence } = out;
         self.idle_pending.push(id);
         let errno = match result {
             Ok(()) => None,
             Err(IoError::Corrupt) => Some(libc::EIO),
             Err(IoError::Failed(errno)) => Some(errno),
         };
+        if let Some(sequence) = sequence {
+            self.order.complete(sequence, errno.is_none());
+        }
+        self.settle_pending(pending, errno, buffer);
+        self.begin_flush();
+    }
+
+    /// What was out for something has come back.
+    fn settle_pending(&mut self, pending: Pending, errno: Option<i32>, buffer: Buffer) {
         let task = match pending {
             Pending::Silent => {
                 self.failed = self.failed.or(errno);
                 return;
             }
+            Pending::Flush => return self.flush_ended(errno),
             Pending::Piece { task, at } => {
                 if let Some(place) = self.task(task).stage.bytes() {
                     place[at..at + buffer.len()].copy_from_slice(&buffer);
@@ -180,6 +212,10 @@ impl<L: Lower> Overlay<L> {
             }
             Pending::Step { task } => task,
         };
+        self.came_back(task, errno);
+    }
+
+    fn came_back(&mut self, task: usize, errno: Option<i32>) {
         let waiting = self.task(task);
         waiting.error = waiting.error.or(errno);
         waiting.outstanding -= 1;
@@ -219,17 +255,46 @@ impl<L: Lower> Overlay<L> {
         }
     }
 
-    /// Makes durable what is complete, and then goes on.
+    /// Makes durable what was given to the volume up to now, and then goes on.
     pub(crate) fn flush(&mut self, id: Option<u64>, lock: Option<(u32, Mode)>, then: Then) {
         let task = self.add_task(id, lock, Stage::Then(then));
-        self.counters.flushes += 1;
-        self.push_io(Command::Flush, Pending::Step { task });
+        self.task(task).outstanding += 1;
+        self.flush_waiters.push((self.order.issued(), task));
+        self.begin_flush();
+    }
+
+    /// Begins a flush if there are those who wait for what has completed, and none is out.
+    fn begin_flush(&mut self) {
+        let Some(target) = self.flush_waiters.iter().map(|(target, _)| *target).min() else {
+            return;
+        };
+        if self.order.begin_flush(target) {
+            self.counters.flushes += 1;
+            self.push_io(Command::Flush, Pending::Flush);
+        }
+    }
+
+    /// Those who wait for what it covers go on. An error is of everybody: what is not durable now may never be.
+    fn flush_ended(&mut self, errno: Option<i32>) {
+        self.order.end_flush(errno.is_none());
+        self.failed = self.failed.or(errno);
+        let waiters = std::mem::take(&mut self.flush_waiters);
+        for (target, task) in waiters {
+            if errno.is_some() || self.order.is_durable(target) {
+                self.came_back(task, errno);
+            } else {
+                self.flush_waiters.push((target, task));
+            }
+        }
     }
 
     fn go_on(&mut self, id: Option<u64>, lock: Option<(u32, Mode)>, then: Then) {
         match then {
             Then::Reply(reply) => self.end(id, lock, Ok(*reply), Buffer::empty()),
             Then::Nothing => {}
+            Then::GoOn { number } => self.let_go_on(number),
+            Then::Flushed => self.is_flushing_by_itself = false,
+            Then::Opened => self.is_open = true,
             Then::Retry(work) => self.ready.push_back(*work),
             Then::Settle(step) => self.settle_on(lock, step),
         }
@@ -244,6 +309,11 @@ impl<L: Lower> Overlay<L> {
             }
             Stage::Then(Then::Settle(step)) | Stage::Flush(Then::Settle(step)) => {
                 return self.settle_step_failed(lock, errno, step);
+            }
+            Stage::Then(then) | Stage::Flush(then) if id.is_none() => {
+                // Nobody else would hear of it.
+                self.failed = self.failed.or(Some(errno));
+                return self.go_on(id, lock, then);
             }
             _ => Buffer::empty(),
         };

@@ -42,6 +42,8 @@
 //!   told and never applied.
 //! - **R10** A sync is one of the lower file, if that was touched, and one flush, if something is here.
 //! - **R11** Before a hole is remapped its space is taken below, so that settling finds it.
+//! - **R12** Before a call below changes what a lower file is known by, the record says so durably: a kill may come
+//!   before the next call sets it back.
 //!
 //! # Invariants
 //! - A block is mapped only in a window that a live, settling or dying record owns.
@@ -51,11 +53,13 @@
 
 mod adopt;
 mod ahead;
+mod begun;
 mod data;
 mod directory;
 mod io;
 mod locks;
 mod lower;
+mod mark;
 #[cfg(test)]
 mod model;
 mod names;

@@ -44,9 +44,16 @@ impl Lock {
         }
     }
 
-    /// Those who wait; they are to look anew at what they want.
+    /// Those who wait; they are to look anew at what they want. A step of settling goes on waiting.
     pub(crate) fn take_waiting(&mut self) -> Vec<Work> {
-        std::mem::take(&mut self.waiting).into_iter().filter_map(|(_, work)| work).collect()
+        let mut works = Vec::with_capacity(self.waiting.len());
+        for (mode, work) in std::mem::take(&mut self.waiting) {
+            match work {
+                Some(work) => works.push(work),
+                None => self.waiting.push_back((mode, None)),
+            }
+        }
+        works
     }
 
     /// Whether nobody uses the file or waits for it.

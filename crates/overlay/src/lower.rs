@@ -93,6 +93,10 @@ pub trait Lower {
     fn begin_sync(&mut self, node: &Handle, _tag: u64) -> Option<Outcome<()>> {
         Some(self.sync(node))
     }
+    /// The same for the whole file system.
+    fn begin_sync_all(&mut self, _tag: u64) -> Option<Outcome<()>> {
+        Some(self.sync_all())
+    }
     /// Begins to write a range of a file to the disk, which makes nothing durable but leaves less to a later
     /// sync. `None`: [`Lower::next_synced`] tells when it has ended.
     fn begin_writing_out(

@@ -3,6 +3,7 @@
 use crate::io::{Stage, Then};
 use crate::lower::{Found, Handle, Lower, Outcome, Settings};
 use crate::overlay::{Overlay, Remap, SettleWhen, Work};
+use crate::sync::Waiter;
 use crate::{
     ADOPT_ATTRIBUTE, HIDDEN, MARK, ORPHANS_ATTRIBUTE, REMAP_ATTRIBUTE, SETTLE_ATTRIBUTE,
     STATUS_ATTRIBUTE,
@@ -61,7 +62,10 @@ impl<L: Lower> Overlay<L> {
                 }
             }
             Request::Sync => return self.sync_everything(id),
-            Request::SyncNode { inode } => return self.syncs.push((id, inode)),
+            Request::SyncNode { inode } => {
+                let waiter = Waiter { id, reply: Reply::Done };
+                return self.syncs.push((waiter, inode));
+            }
             Request::Settle => return self.settle_everything(id),
             Request::Lookup { directory, name } => self.lookup(directory, &name),
             Request::Attributes { inode } => self.attributes(inode).map(Reply::Attributes),
@@ -190,6 +194,11 @@ impl<L: Lower> Overlay<L> {
             return self.know(&found).map(Reply::Entry);
         }
         let handle = self.check_name(directory, name, libc::ENOENT)?;
+        if directory == ROOT && name.bytes() == b".." {
+            // What lies above it is none of the mount.
+            let found = Found { handle, status: self.lower.status(&handle)? };
+            return self.know(&found).map(Reply::Entry);
+        }
         let found = self.lower.lookup(&handle, name.bytes())?;
         self.know(&found).map(Reply::Entry)
     }
@@ -337,7 +346,7 @@ impl<L: Lower> Overlay<L> {
         }
         if let Some(record) = record
             && replaces
-            && self.store.is_unflushed
+            && !self.order.is_clean()
             && !work.is_saved
         {
             // What replaces another file is whole when it does (R7).

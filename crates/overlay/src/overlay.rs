@@ -1,14 +1,16 @@
 //! The state machine: what it holds, and who does what.
 
-use crate::io::{Pending, Task};
+use crate::begun::Begun;
+use crate::io::{Out, Task};
 use crate::locks::Mode;
 use crate::lower::{Found, Handle, Lower, Outcome, Status};
 use crate::remembered::Remembered;
 use crate::report::Shown;
 use crate::settle::Settling;
 use crate::store::Store;
-use crate::sync::Syncing;
+use crate::sync::{Syncing, Waiter};
 use coulter::buffer::Buffer;
+use coulter_files::order::Order;
 use coulter_files::{
     Attributes, Ending, FileService, Inode, Io, IoError, ROOT, Reply, Request, Response, Time,
 };
@@ -129,15 +131,25 @@ pub struct Overlay<L: Lower> {
     pub(crate) tasks: Vec<Option<Task>>,
     pub(crate) idle_tasks: Vec<usize>,
     pub(crate) ios: VecDeque<Io>,
-    pub(crate) pending: Vec<Option<Pending>>,
+    pub(crate) pending: Vec<Option<Out>>,
     pub(crate) idle_pending: Vec<u32>,
+    pub(crate) order: Order,
+    /// Tasks that wait until all up to a sequence is durable.
+    pub(crate) flush_waiters: Vec<(u64, usize)>,
+    /// It says durably that it is open: before that nothing is done to the lower directory.
+    pub(crate) is_open: bool,
     pub(crate) responses: VecDeque<Response>,
     /// Requests to be looked at.
     pub(crate) ready: VecDeque<Work>,
     /// Requests to make a node durable, and which: they are begun together at the end of the turn.
-    pub(crate) syncs: Vec<(u64, u64)>,
+    pub(crate) syncs: Vec<(Waiter, u64)>,
     /// Nodes that are being made durable below, by number.
     pub(crate) syncing: HashMap<u64, Syncing>,
+    /// What else goes on below, by its name.
+    pub(crate) begun: HashMap<u64, Begun>,
+    pub(crate) begun_count: u64,
+    /// What waits, in its order, until the record of its file is there or says what is about to be done.
+    pub(crate) held_back: HashMap<u64, Vec<Work>>,
     /// Records whose lock somebody left.
     pub(crate) unlocked: VecDeque<u32>,
     /// Writes that wait until there is room in the store.
@@ -158,6 +170,8 @@ pub struct Overlay<L: Lower> {
     pub(crate) now_ns: u64,
     pub(crate) last_request_ns: u64,
     pub(crate) unflushed_since_ns: Option<u64>,
+    /// A flush that nobody asked for is under way, or waits for what it is to cover.
+    pub(crate) is_flushing_by_itself: bool,
     pub(crate) forgettable_since_ns: Option<u64>,
 }
 
@@ -183,10 +197,16 @@ impl<L: Lower> Overlay<L> {
             ios: VecDeque::new(),
             pending: Vec::new(),
             idle_pending: Vec::new(),
+            order: Order::default(),
+            flush_waiters: Vec::new(),
+            is_open: false,
             responses: VecDeque::new(),
             ready: VecDeque::new(),
             syncs: Vec::new(),
             syncing: HashMap::new(),
+            begun: HashMap::new(),
+            begun_count: 0,
+            held_back: HashMap::new(),
             unlocked: VecDeque::new(),
             waiting_for_room: VecDeque::new(),
             settling: Settling::default(),
@@ -200,6 +220,7 @@ impl<L: Lower> Overlay<L> {
             now_ns: 0,
             last_request_ns: 0,
             unflushed_since_ns: None,
+            is_flushing_by_itself: false,
             forgettable_since_ns: None,
         }
     }
@@ -239,8 +260,9 @@ impl<L: Lower> Overlay<L> {
         let node = self.nodes.entry(number).or_insert(fresh);
         if node.handle != handle {
             // Another file has its number: whoever took the old one away did not ask here.
+            // The kernel forgets both by the one number, each as often as it was looked up.
             let touches = node.touches + 1;
-            *node = Node { handle, lookups: 0, is_touched: true, touches, is_gone: false, ..*node };
+            *node = Node { handle, is_touched: true, touches, is_gone: false, ..*node };
         }
         node.lookups += 1;
         Ok(self.view(number, &handle, &found.status))
@@ -297,7 +319,8 @@ impl<L: Lower> Overlay<L> {
     }
 
     fn run_all(&mut self) {
-        loop {
+        // The first flush of a mount comes back, or fails.
+        while self.is_open {
             if let Some(record) = self.unlocked.pop_front() {
                 self.grant(record);
             } else if let Some(work) = self.ready.pop_front() {
@@ -314,6 +337,9 @@ impl<L: Lower> Overlay<L> {
             return self.refuse(work, libc::EROFS);
         }
         let Some(number) = content_of(&work.request) else { return self.execute_names(work) };
+        if self.is_held_back(number, &work.request) {
+            return self.hold_back(number, work);
+        }
         let record = self.nodes.get(&number).map(|node| node.handle);
         let record = record.and_then(|handle| self.store.record_of(number, &handle));
         let Some(record) = record else { return self.execute_plain(work) };
@@ -347,6 +373,11 @@ impl<L: Lower> Overlay<L> {
 
     /// With the lock of a file of which blocks are here.
     pub(crate) fn execute_locked(&mut self, record: u32, mode: Mode, work: Work) {
+        let number = self.store.adopted(record).record.number;
+        if self.is_held_back(number, &work.request) {
+            self.unlock(record, mode);
+            return self.hold_back(number, work);
+        }
         let Work { id, request, now, .. } = work;
         let place = (id, record, mode);
         match request {
@@ -458,6 +489,7 @@ impl<L: Lower> FileService for Overlay<L> {
             && self.ios.is_empty()
             && self.syncs.is_empty()
             && self.syncing.is_empty()
+            && self.begun.is_empty()
             && self.settling.is_quiet()
             && self.idle_pending.len() == self.pending.len()
     }

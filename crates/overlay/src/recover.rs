@@ -205,10 +205,15 @@ impl<L: Lower> Overlay<L> {
             self.store.set_state(record, RecordState::Live);
         }
         let adopted = self.store.adopted_mut(record);
+        // Where space was being taken the time may not have been set back (R12).
+        let is_taking_space = adopted.record.is_taking_space && !was_clean;
         let is_same = now.size == lower.size
-            && now.modified == lower.modified
+            && (now.modified == lower.modified || is_taking_space)
             && (now.changed == lower.changed || !was_clean);
         adopted.record.lower.changed = now.changed;
+        if is_taking_space && is_same {
+            adopted.record.lower.modified = now.modified;
+        }
         adopted.is_dirty = true;
         if state != RecordState::Settling && !is_same {
             self.set_fault(record, "its lower file was changed while nothing was mounted");

@@ -19,7 +19,7 @@ use crate::lower::{Lower, Outcome, Settings};
 use crate::overlay::{Overlay, Work};
 use crate::store::{Batch, Portion};
 use coulter::buffer::Buffer;
-use coulter_files::{Command, Reply};
+use coulter_files::Command;
 use coulter_format::BLOCK_SIZE;
 use coulter_format::overlay::RecordState;
 use std::collections::VecDeque;
@@ -415,7 +415,7 @@ impl<L: Lower> Overlay<L> {
             self.settling.write_outs -= 1;
             let records: Vec<u32> = self.settling.jobs.iter().map(|job| job.record).collect();
             records.into_iter().for_each(|record| self.write_home(record));
-        } else if tag & SYNC_TAGS != 0 {
+        } else if tag & (SYNC_TAGS | SYNC_TAGS >> 1) == SYNC_TAGS {
             self.settling.syncs -= 1;
             self.settle_durable(((tag & !SYNC_TAGS) as u32, Mode::Exclusive), result);
         } else {
@@ -552,15 +552,11 @@ impl<L: Lower> Overlay<L> {
     /// All that was to be settled is: those hear it who asked for that.
     fn settle_answered(&mut self) -> bool {
         self.settling.spare = Vec::new();
-        for id in std::mem::take(&mut self.settling.all) {
-            let result = match self.settling.error {
-                Some(errno) => Err(errno),
-                None => self.forget_durably(),
-            };
-            match result {
-                Ok(()) => self.flush(Some(id), None, Then::Reply(Box::new(Reply::Done))),
-                Err(errno) => self.answer(id, Err(errno)),
-            }
+        let answered = std::mem::take(&mut self.settling.all);
+        match self.settling.error {
+            Some(errno) => answered.into_iter().for_each(|id| self.answer(id, Err(errno))),
+            None if answered.is_empty() => {}
+            None => self.forget_durably(answered),
         }
         self.finish_settled()
     }

@@ -68,6 +68,8 @@ pub(crate) struct Adopted {
     pub(crate) lock: Lock,
     /// The record was changed since it was written: times and what is noted of the lower file.
     pub(crate) is_dirty: bool,
+    /// The command that says durably that space is being taken below, once it is durable.
+    pub(crate) space_noted: u64,
     /// Why nothing of it is served.
     pub(crate) fault: Option<&'static str>,
 }
@@ -80,6 +82,7 @@ impl Adopted {
             mapped: 0,
             lock: Lock::default(),
             is_dirty: false,
+            space_noted: 0,
             fault: None,
         }
     }
@@ -137,8 +140,6 @@ pub(crate) struct Store {
     pub(crate) mapped: u64,
     /// Blocks that writes under way may add.
     pub(crate) reserved: u64,
-    /// Changes since the last flush.
-    pub(crate) is_unflushed: bool,
 }
 
 impl Store {
@@ -154,7 +155,6 @@ impl Store {
             settled: 0,
             mapped: 0,
             reserved: 0,
-            is_unflushed: false,
         }
     }
 
@@ -170,6 +170,11 @@ impl Store {
     pub(crate) fn record_of(&self, number: u64, handle: &Handle) -> Option<u32> {
         let record = *self.by_number.get(&number)?;
         (self.adopted(record).record.handle == *handle).then_some(record)
+    }
+
+    /// Whether there is a place for one more record.
+    pub(crate) fn has_place(&self) -> bool {
+        !self.free_records.is_empty() || self.records.len() < RECORD_LIMIT as usize
     }
 
     /// A place for a record; `None` if there is none.
@@ -462,6 +467,7 @@ mod tests {
         let record = Record {
             state: RecordState::Live,
             is_nameless: false,
+            is_taking_space: false,
             id: [1; 16],
             handle,
             number: 7,

@@ -1,14 +1,24 @@
 //! Making durable (R10), forgetting (R5), and the end.
 
+use crate::begun::Begun;
 use crate::io::{Pending, Stage, Then};
 use crate::lower::{Handle, Lower, Outcome};
 use crate::overlay::Overlay;
 use crate::store::Batch;
-use coulter_files::{Command, Reply};
+use coulter::buffer::Buffer;
+use coulter_files::Reply;
 use coulter_format::overlay::RecordState;
+use std::collections::BTreeSet;
 
 /// Records whose blocks one atomic write takes.
 const RECORDS_MAX: usize = 128;
+
+/// A request that is answered when something is durable, and how.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) id: u64,
+    pub(crate) reply: Reply,
+}
 
 /// A node that is being made durable below.
 #[derive(Debug)]
@@ -17,35 +27,37 @@ pub(crate) struct Syncing {
     /// How often it had been changed when that began.
     touches: u64,
     /// Requests that it is for.
-    waiting: Vec<u64>,
+    waiting: Vec<Waiter>,
     /// Requests that came after the node was changed again: they need another sync.
-    behind: Vec<u64>,
+    behind: Vec<Waiter>,
 }
 
 impl<L: Lower> Overlay<L> {
     /// Begins the syncs that came in one turn: the lower file system makes many files durable with one commit.
     pub(crate) fn sync_nodes(&mut self) {
-        for (id, number) in std::mem::take(&mut self.syncs) {
-            self.sync_node(id, number);
+        for (waiter, number) in std::mem::take(&mut self.syncs) {
+            self.sync_node(waiter, number);
         }
     }
 
     /// Makes a node durable: below if something of it was changed there, and here if blocks of it are.
-    fn sync_node(&mut self, id: u64, number: u64) {
-        let Some(node) = self.nodes.get(&number) else { return self.answer(id, Err(libc::ESTALE)) };
+    fn sync_node(&mut self, waiter: Waiter, number: u64) {
+        let Some(node) = self.nodes.get(&number) else {
+            return self.refuse_waiter(waiter, libc::ESTALE);
+        };
         let (handle, touches) = (node.handle, node.touches);
         if let Some(syncing) = self.syncing.get_mut(&number) {
             if syncing.touches == touches {
-                syncing.waiting.push(id);
+                syncing.waiting.push(waiter);
             } else {
-                syncing.behind.push(id);
+                syncing.behind.push(waiter);
             }
             return;
         }
         if !node.is_touched {
-            return self.sync_here(id, number, handle);
+            return self.sync_here(waiter, number, handle);
         }
-        let syncing = Syncing { handle, touches, waiting: vec![id], behind: Vec::new() };
+        let syncing = Syncing { handle, touches, waiting: vec![waiter], behind: Vec::new() };
         let before = self.syncing.insert(number, syncing);
         assert!(before.is_none(), "a node is synced once at a time");
         if let Some(result) = self.lower.begin_sync(&handle, number) {
@@ -57,7 +69,7 @@ impl<L: Lower> Overlay<L> {
     pub(crate) fn take_synced(&mut self) -> bool {
         let mut any = false;
         while let Some((number, result)) = self.lower.next_synced() {
-            if !self.settle_synced(number, result) {
+            if !self.settle_synced(number, result) && !self.begun_ended(number, result) {
                 self.synced(number, result);
             }
             any = true;
@@ -73,38 +85,50 @@ impl<L: Lower> Overlay<L> {
         let node = self.nodes.get_mut(&number).filter(|node| node.handle == handle);
         if let Some(node) = node.filter(|node| node.touches == touches && result.is_ok()) {
             node.is_touched = false;
+            self.space_is_taken(number, &handle);
         }
-        for id in waiting {
+        for waiter in waiting {
             match result {
-                Ok(()) => self.sync_here(id, number, handle),
-                Err(errno) => self.answer(id, Err(errno)),
+                Ok(()) => self.sync_here(waiter, number, handle),
+                Err(errno) => self.refuse_waiter(waiter, errno),
             }
         }
         // What was changed while it went on: that may be durable or not.
-        for id in behind {
-            self.sync_node(id, number);
+        for waiter in behind {
+            self.sync_node(waiter, number);
         }
     }
 
+    fn refuse_waiter(&mut self, waiter: Waiter, errno: i32) {
+        let buffer = match waiter.reply {
+            Reply::Written(_, buffer) => buffer,
+            _ => Buffer::empty(),
+        };
+        self.end(Some(waiter.id), None, Err(errno), buffer);
+    }
+
     /// Makes durable what is here of a node.
-    fn sync_here(&mut self, id: u64, number: u64, handle: Handle) {
-        let record = self.store.record_of(number, &handle);
-        let reply = Then::Reply(Box::new(Reply::Done));
-        match record {
-            None => self.answer(id, Ok(Reply::Done)),
-            Some(record) if self.store.adopted(record).is_dirty => {
-                let task = self.add_task(Some(id), None, Stage::Flush(reply));
-                let mut batch = Batch::default();
-                self.store.batch_record(&mut batch, record);
-                self.push_batch(batch, &[], Pending::Step { task });
-            }
-            Some(_) => self.flush(Some(id), None, reply),
+    fn sync_here(&mut self, waiter: Waiter, number: u64, handle: Handle) {
+        let Waiter { id, reply } = waiter;
+        let Some(record) = self.store.record_of(number, &handle) else {
+            return self.end(Some(id), None, Ok(reply), Buffer::empty());
+        };
+        let reply = Then::Reply(Box::new(reply));
+        if self.store.adopted(record).is_dirty {
+            self.save_record(record, Some(id), reply);
+        } else {
+            self.flush(Some(id), None, reply);
         }
     }
 
     /// Makes everything durable.
     pub(crate) fn sync_everything(&mut self, id: u64) {
-        if let Err(errno) = self.lower.sync_all() {
+        self.begin_sync_all(Begun::Everything { id });
+    }
+
+    /// The lower file system is durable, or is not: then what is here.
+    pub(crate) fn lower_is_durable(&mut self, id: u64, result: Outcome<()>) {
+        if let Err(errno) = result {
             return self.answer(id, Err(errno));
         }
         let task = self.save_dirty(Some(id), Then::Reply(Box::new(Reply::Done)));
@@ -151,13 +175,37 @@ impl<L: Lower> Overlay<L> {
         }
     }
 
-    /// Forgets what is not needed once the lower file system is durable (R5).
-    pub(crate) fn forget_durably(&mut self) -> Outcome<()> {
-        if self.forgettable.is_empty() {
-            return Ok(());
+    /// Forgets what is not needed once the lower file system is durable (R5), and then answers.
+    pub(crate) fn forget_durably(&mut self, answered: Vec<u64>) {
+        let records = std::mem::take(&mut self.forgettable);
+        if records.is_empty() {
+            return self.forget_all(records, answered, Ok(()));
         }
-        self.lower.sync_all()?;
-        for record in std::mem::take(&mut self.forgettable) {
+        self.begin_sync_all(Begun::Forget { records, answered });
+    }
+
+    /// The lower file system is durable, or is not: then these are forgotten.
+    pub(crate) fn forget_all(
+        &mut self,
+        records: BTreeSet<u32>,
+        answered: Vec<u64>,
+        result: Outcome<()>,
+    ) {
+        match result {
+            Ok(()) if !self.is_ending => self.forget_records(records),
+            // It is tried again.
+            _ => self.forgettable.extend(records),
+        }
+        for id in answered {
+            match result {
+                Ok(()) => self.flush(Some(id), None, Then::Reply(Box::new(Reply::Done))),
+                Err(errno) => self.answer(id, Err(errno)),
+            }
+        }
+    }
+
+    fn forget_records(&mut self, records: BTreeSet<u32>) {
+        for record in records {
             let is_settling = self.settling.is_at(record);
             if is_settling || !self.store.adopted(record).lock.is_idle() {
                 // A step of it is still under way.
@@ -166,7 +214,6 @@ impl<L: Lower> Overlay<L> {
                 self.forget_record(record);
             }
         }
-        Ok(())
     }
 
     /// Gives back a record and its windows.
@@ -185,8 +232,14 @@ impl<L: Lower> Overlay<L> {
     /// The mount has ended: all is made durable, and noted to be closed in order.
     pub(crate) fn finish(&mut self, id: u64) {
         self.is_ending = true;
-        if let Err(errno) = self.lower.sync_all().and_then(|()| self.forget_durably()) {
+        // Nobody uses the mount any more, so this may take its time here.
+        if let Err(errno) = self.lower.sync_all() {
             return self.answer(id, Err(errno));
+        }
+        let forgettable = std::mem::take(&mut self.forgettable);
+        self.forget_records(forgettable);
+        for adopted in self.store.records.iter_mut().flatten() {
+            adopted.is_dirty |= std::mem::take(&mut adopted.record.is_taking_space);
         }
         let task = self.save_dirty(Some(id), Then::Reply(Box::new(Reply::Done)));
         self.store.superblock.is_clean = true;
@@ -195,16 +248,15 @@ impl<L: Lower> Overlay<L> {
 
     /// Has everything made durable that is not, for nobody.
     pub(crate) fn flush_by_itself(&mut self) {
-        let task = self.save_dirty(None, Then::Nothing);
-        if self.task(task).outstanding == 0 {
-            self.advance(task);
-        }
+        self.is_flushing_by_itself = true;
+        let task = self.save_dirty(None, Then::Flushed);
+        self.go_if_nothing_is_out(task);
     }
 
     /// The first command of a mount.
     pub(crate) fn note_opened(&mut self) {
+        let task = self.add_task(None, None, Stage::Flush(Then::Opened));
         let batch = Batch::default().with_superblock();
-        self.push_batch(batch, &[], Pending::Silent);
-        self.push_io(Command::Flush, Pending::Silent);
+        self.push_batch(batch, &[], Pending::Step { task });
     }
 }

@@ -58,7 +58,7 @@ impl<L: Lower> Overlay<L> {
         }
         let mut next = None;
         let mut at = |time: u64| next = Some(next.map_or(time, |other: u64| other.min(time)));
-        if self.store.is_unflushed {
+        if !self.order.is_clean() && !self.is_flushing_by_itself {
             let since = *self.unflushed_since_ns.get_or_insert(now_ns);
             if now_ns.saturating_sub(since) >= FLUSH_AGE_MAX_NS {
                 self.unflushed_since_ns = None;
@@ -75,8 +75,7 @@ impl<L: Lower> Overlay<L> {
             let since = *self.forgettable_since_ns.get_or_insert(now_ns);
             if now_ns.saturating_sub(since) >= FORGET_AGE_NS {
                 self.forgettable_since_ns = None;
-                // Else it is tried again.
-                let _ = self.forget_durably();
+                self.forget_durably(Vec::new());
             } else {
                 at(since + FORGET_AGE_NS);
             }

@@ -126,8 +126,15 @@ impl Lower for Directory {
     fn begin_sync(&mut self, node: &Handle, tag: u64) -> Option<Outcome<()>> {
         match self.descriptor_to_sync(node) {
             Ok(Some(file)) => self.begin(Job { tag, file, work: Work::Sync }),
-            Ok(None) => Some(self.sync_all()),
+            Ok(None) => self.begin_sync_all(tag),
             Err(errno) => Some(Err(errno)),
+        }
+    }
+
+    fn begin_sync_all(&mut self, tag: u64) -> Option<Outcome<()>> {
+        match rustix::io::fcntl_dupfd_cloexec(&self.root, 0) {
+            Ok(file) => self.begin(Job { tag, file, work: Work::SyncAll }),
+            Err(error) => Some(Err(errno(error))),
         }
     }
 

@@ -26,6 +26,8 @@ const THREADS: usize = 16;
 pub(super) enum Work {
     /// It is made durable.
     Sync,
+    /// The file system that it is on is.
+    SyncAll,
     /// These bytes are written to the disk, which may sleep until that takes them.
     WriteOut(Range<u64>),
 }
@@ -41,6 +43,7 @@ impl Work {
     pub(super) fn carry_out(&self, file: &OwnedFd) -> Outcome<()> {
         match self {
             Work::Sync => rustix::fs::fsync(file).map_err(errno),
+            Work::SyncAll => rustix::fs::syncfs(file).map_err(errno),
             Work::WriteOut(range) => {
                 // Dirty pages are written out then; who says so does not wait for them. Clean ones go, which are in
                 // memory as pages of the mount if anybody reads them.

@@ -93,7 +93,8 @@ fn settle_among_others(seed: u64) {
     }
     let answers = std::iter::from_fn(|| mount.overlay.poll_response()).collect::<Vec<_>>();
     assert_eq!(answers.len() as u64, others.asked + 1, "seed {seed}");
-    assert!(answers.iter().all(|answer| answer.result.is_ok()), "seed {seed}");
+    let failed: Vec<_> = answers.iter().filter(|answer| answer.result.is_err()).collect();
+    assert!(failed.is_empty(), "seed {seed}: {failed:?}");
     assert!(most_out > 4, "seed {seed}: pieces are read ahead, {most_out}");
     let found = mount.content().expect("it is there");
     assert!(found.expect("it is there") == others.expected, "seed {seed}");

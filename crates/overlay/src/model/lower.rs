@@ -2,10 +2,11 @@
 
 use crate::lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
 use coulter_files::{AllocateMode, NewNode, RenameFlags, Time, Usage, Whence, XattrMode};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 const ROOT: u64 = 2;
+const BLOCK: u64 = coulter_format::BLOCK_SIZE as u64;
 
 /// What a power cut takes of what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +20,20 @@ pub(crate) enum Loss {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct File {
     data: Vec<u8>,
+    /// Blocks that have space.
+    allocated: BTreeSet<u64>,
     links: u32,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     modified: i64,
     changed: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Begun {
+    Sync(Handle),
+    SyncAll,
+    /// Nothing that a power cut would respect.
+    WriteOut,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -37,10 +48,12 @@ pub(crate) struct ModelLower {
     now: State,
     durable: State,
     clock: i64,
-    /// What was begun, by its tag: a file's sync, or nothing that a power cut would respect.
-    begun: VecDeque<(u64, Option<Handle>)>,
+    /// What was begun, by its tag.
+    begun: VecDeque<(u64, Begun)>,
     /// The first of them has ended.
     has_ended: bool,
+    /// What there was before each change, if somebody wants to know.
+    history: Option<Vec<State>>,
 }
 
 fn handle(number: u64) -> Handle {
@@ -49,6 +62,11 @@ fn handle(number: u64) -> Handle {
 
 fn number(handle: &Handle) -> u64 {
     u64::from_le_bytes(handle.bytes().try_into().expect("it was made here"))
+}
+
+/// The blocks of a range of bytes.
+fn blocks(offset: u64, length: u64) -> std::ops::Range<u64> {
+    offset / BLOCK..(offset + length).div_ceil(BLOCK)
 }
 
 fn time(seconds: i64) -> Time {
@@ -72,10 +90,24 @@ impl ModelLower {
     /// One more.
     pub(crate) fn add_file(&mut self, name: &[u8], content: &[u8]) {
         let number = 10 + self.now.files.len() as u64;
-        let file = File { data: content.to_vec(), links: 1, ..File::default() };
+        let allocated = blocks(0, content.len() as u64).collect();
+        let file = File { data: content.to_vec(), links: 1, allocated, ..File::default() };
         self.now.files.insert(number, file);
         self.now.names.insert(name.to_vec(), number);
         self.durable = self.now.clone();
+    }
+
+    /// From now on what there was before each change is kept.
+    pub(crate) fn keep_history(&mut self) {
+        self.history = Some(Vec::new());
+    }
+
+    /// What a kill would have left before each change since this was asked for last.
+    pub(crate) fn take_history(&mut self) -> Vec<ModelLower> {
+        let history = self.history.as_mut().map(std::mem::take).unwrap_or_default();
+        let plain = ModelLower { durable: self.durable.clone(), ..ModelLower::default() };
+        let moment = |now| ModelLower { now, clock: self.clock, ..plain.clone() };
+        history.into_iter().map(moment).collect()
     }
 
     /// What is there after a power cut.
@@ -115,6 +147,9 @@ impl ModelLower {
 
     fn touched(&mut self, node: &Handle) -> Outcome<&mut File> {
         self.clock += 1;
+        if let Some(history) = &mut self.history {
+            history.push(self.now.clone());
+        }
         let file = self.now.files.get_mut(&number(node)).ok_or(libc::ESTALE)?;
         file.changed = self.clock;
         Ok(file)
@@ -161,6 +196,7 @@ impl Lower for ModelLower {
     fn write(&mut self, node: &Handle, offset: u64, bytes: &[u8]) -> Outcome<()> {
         let file = self.touched(node)?;
         let end = offset as usize + bytes.len();
+        file.allocated.extend(blocks(offset, bytes.len() as u64));
         file.data.resize(file.data.len().max(end), 0);
         file.data[offset as usize..end].copy_from_slice(bytes);
         file.modified = file.changed;
@@ -170,6 +206,7 @@ impl Lower for ModelLower {
     fn set_size(&mut self, node: &Handle, size: u64) -> Outcome<()> {
         let file = self.touched(node)?;
         file.data.resize(size as usize, 0);
+        file.allocated.retain(|block| *block < size.div_ceil(BLOCK));
         file.modified = file.changed;
         Ok(())
     }
@@ -190,12 +227,17 @@ impl Lower for ModelLower {
     }
 
     fn begin_sync(&mut self, node: &Handle, tag: u64) -> Option<Outcome<()>> {
-        self.begun.push_back((tag, Some(*node)));
+        self.begun.push_back((tag, Begun::Sync(*node)));
+        None
+    }
+
+    fn begin_sync_all(&mut self, tag: u64) -> Option<Outcome<()>> {
+        self.begun.push_back((tag, Begun::SyncAll));
         None
     }
 
     fn begin_writing_out(&mut self, _: &Handle, _: Range<u64>, tag: u64) -> Option<Outcome<()>> {
-        self.begun.push_back((tag, None));
+        self.begun.push_back((tag, Begun::WriteOut));
         None
     }
 
@@ -203,8 +245,13 @@ impl Lower for ModelLower {
         if !std::mem::take(&mut self.has_ended) {
             return None;
         }
-        let (tag, node) = self.begun.pop_front()?;
-        Some((tag, node.map_or(Ok(()), |node| self.sync(&node))))
+        let (tag, begun) = self.begun.pop_front()?;
+        let result = match begun {
+            Begun::Sync(node) => self.sync(&node),
+            Begun::SyncAll => self.sync_all(),
+            Begun::WriteOut => Ok(()),
+        };
+        Some((tag, result))
     }
 
     fn sync_all(&mut self) -> Outcome<()> {
@@ -231,18 +278,29 @@ impl Lower for ModelLower {
         self.touched(node)?.xattrs.remove(name).map(drop).ok_or(libc::ENODATA)
     }
 
-    fn allocate(&mut self, node: &Handle, _: u64, _: u64, _: AllocateMode) -> Outcome<()> {
+    fn allocate(
+        &mut self,
+        node: &Handle,
+        offset: u64,
+        length: u64,
+        _: AllocateMode,
+    ) -> Outcome<()> {
         let file = self.touched(node)?;
+        file.allocated.extend(blocks(offset, length));
         file.modified = file.changed;
         Ok(())
     }
 
     fn seek(&mut self, node: &Handle, offset: u64, whence: Whence) -> Outcome<u64> {
-        let size = self.file(node)?.data.len() as u64;
+        let file = self.file(node)?;
+        let size = file.data.len() as u64;
+        let hole = blocks(offset, size.saturating_sub(offset))
+            .find(|block| !file.allocated.contains(block))
+            .map_or(size, |block| (block * BLOCK).max(offset));
         match whence {
             _ if offset >= size => Err(libc::ENXIO),
             Whence::Data => Ok(offset),
-            Whence::Hole => Ok(size),
+            Whence::Hole => Ok(hole),
         }
     }
 
@@ -264,8 +322,19 @@ impl Lower for ModelLower {
         Err(libc::EOPNOTSUPP)
     }
 
-    fn rename(&mut self, _: (&Handle, &[u8]), _: (&Handle, &[u8]), _: RenameFlags) -> Outcome<()> {
-        Err(libc::EOPNOTSUPP)
+    fn rename(
+        &mut self,
+        from: (&Handle, &[u8]),
+        to: (&Handle, &[u8]),
+        _: RenameFlags,
+    ) -> Outcome<()> {
+        let number = *self.now.names.get(from.1).ok_or(libc::ENOENT)?;
+        self.touched(&handle(number))?;
+        self.now.names.remove(from.1);
+        if let Some(replaced) = self.now.names.insert(to.1.to_vec(), number) {
+            self.touched(&handle(replaced))?.links -= 1;
+        }
+        Ok(())
     }
 
     fn target(&mut self, _: &Handle) -> Outcome<Vec<u8>> {

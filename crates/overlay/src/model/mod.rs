@@ -2,6 +2,7 @@
 //! given, and of the lower file system, which may lose what was not synced.
 
 mod crashes;
+mod in_flight;
 mod interleaved;
 mod lower;
 mod volume;

@@ -21,6 +21,16 @@ pub(crate) struct ModelVolume {
     pub(crate) durable: usize,
 }
 
+/// A command whose completion is held back.
+pub(crate) struct Held {
+    id: u32,
+    buffer: Buffer,
+    /// Of a change: which step it is.
+    pub(crate) step: Option<usize>,
+    /// Of a flush: the steps that are durable when it completes.
+    pub(crate) covers: Option<usize>,
+}
+
 fn apply(content: &mut Content, step: &Step) {
     for (first, count, data) in step {
         match data {
@@ -52,6 +62,23 @@ impl ModelVolume {
         let mut start = self.start.clone();
         self.log[..count].iter().for_each(|step| apply(&mut start, step));
         ModelVolume { now: start.clone(), start, ..ModelVolume::default() }
+    }
+
+    /// Takes a command, whose completion is held back. A flush covers what had completed when it came.
+    pub(crate) fn accept(&mut self, io: Io, out: &[Held]) -> Held {
+        let is_write = !matches!(io.command, Command::Read { .. } | Command::Flush);
+        let oldest = out.iter().filter_map(|held| held.step).min().unwrap_or(self.log.len());
+        let covers = matches!(io.command, Command::Flush).then_some(oldest);
+        let (step, durable) = (is_write.then_some(self.log.len()), self.durable);
+        let (id, buffer) = self.carry_out(io);
+        self.durable = durable;
+        Held { id, buffer, step, covers }
+    }
+
+    /// A command that was held back completes.
+    pub(crate) fn end(&mut self, held: Held) -> (u32, Buffer) {
+        self.durable = self.durable.max(held.covers.unwrap_or(0));
+        (held.id, held.buffer)
     }
 
     /// Carries out a command; its buffer comes back.
