@@ -1,5 +1,5 @@
-//! Connects to an NVMe/TCP target as a host does, and reads its first block. It needs no root and no
-//! kernel driver.
+//! Connects to an NVMe/TCP target as a host does, and reads its first block. It needs no root and
+//! no kernel driver.
 //!
 //! ```text
 //! coulter serve disk.img --nvme 127.0.0.1:4420      prints nvme+tcp:127.0.0.1:4420/nqn.…

@@ -1,6 +1,6 @@
 //! What hosts can make an NVMe target hold is bounded for each connection: hosts that ask for data and never take it,
-//! and hosts that announce data and never send it. Another host goes on undisturbed. The same of hosts that never read
-//! an answer, in every phase of a conversation.
+//! and hosts that announce data and never send it. Another host goes on undisturbed. The same of
+//! hosts that never read an answer, in every phase of a conversation.
 //!
 //! Method: an allocator that counts the bytes that all threads but the hosts' have.
 
@@ -145,7 +145,8 @@ enum Phase {
 }
 
 const KEY: &str = "DHHC-1:00:sNRJqR6+NG0/ZXUFDeMqonMe+rt/et8u6uSLpsZSzzo1fbl3:";
-/// Bytes of commands that a host sends at most: far more than the answers of what sockets hold are to.
+/// Bytes of commands that a host sends at most: far more than the answers of what sockets hold are
+/// to.
 const FLOOD_SIZE: usize = 256 << 20;
 
 fn target(has_keys: bool) -> Target {
@@ -224,8 +225,8 @@ fn a_host_that_never_reads_holds_no_more_than_256_kib_of_answers_in_any_phase() 
         let sent = (0..floods).take_while(|_| stream.write_all(&flood).is_ok()).count();
         assert!(sent < floods, "{phase:?} {sqe:?}: the target does not stop reading");
         let most = PEAK.load(Ordering::Relaxed) - before;
-        // As much for what is read at a time, and three times that for a list of answers that grows by
-        // doubling.
+        // As much for what is read at a time, and three times that for a list of answers that grows
+        // by doubling.
         assert!(most < 5 * MIB / 4, "{phase:?} {sqe:?}: {most} bytes");
         assert!(most > 256 << 10, "{phase:?} {sqe:?}: {most} bytes, so it was not a flood");
         drop(stream);

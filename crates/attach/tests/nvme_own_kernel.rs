@@ -1,5 +1,5 @@
-//! A target for the kernel that this process runs on: no other user of this machine gets a byte out of it,
-//! and nothing of it can be discovered.
+//! A target for the kernel that this process runs on: no other user of this machine gets a byte out
+//! of it, and nothing of it can be discovered.
 
 use coulter_attach::conformance::{Host, NvmeHost};
 use coulter_attach::memory::{MemoryOptions, MemoryService};
@@ -14,8 +14,8 @@ use support::nvme::{connect, serve};
 
 mod support;
 
-const NOBODY: u32 = 65534;
-/// What a target answers to the first words of a host.
+const OTHER_USER: u32 = 65534;
+/// Bytes that a target answers to the first words of a host.
 const GREETING_SIZE: &str = "128";
 
 fn served(own_kernel: bool) -> Target {
@@ -43,10 +43,10 @@ fn no_other_user_is_let_in() {
         return;
     }
     let open = served(false);
-    assert_eq!(answered(&open, NOBODY), GREETING_SIZE, "others are served where they may be");
+    assert_eq!(answered(&open, OTHER_USER), GREETING_SIZE, "others are served where they may be");
     let own = served(true);
     assert_eq!(answered(&own, 0), GREETING_SIZE, "root is let in");
-    assert_eq!(answered(&own, NOBODY), "0");
+    assert_eq!(answered(&own, OTHER_USER), "0");
     assert_eq!(own.statistics().refused, 1);
 }
 
@@ -56,7 +56,7 @@ fn it_works_and_cannot_be_discovered() {
     let mut host = NvmeHost(connect(&own, 1));
     host.write(0, &[7; 4096], true).expect("it may write");
     let options = InitiatorOptions::new(own.names()[0].clone(), 2);
-    assert!(discover(own.address(), &options).is_err(), "nobody has asked for that");
+    assert!(discover(own.address(), &options).is_err(), "it was not asked for");
     let open = served(false);
     let options = InitiatorOptions::new(open.names()[0].clone(), 2);
     assert_eq!(discover(open.address(), &options).expect("it is discoverable").len(), 2);

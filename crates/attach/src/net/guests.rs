@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A client that is not settled (it has not said what it wants, or not proved that it may) keeps
-//!   nobody out: when there is no room, the oldest of them goes, of the peer that has most.
+//!   other out: when there is no room, the oldest of them goes, of the peer that has most.
 //! - One peer never has all places, settled or not: an eighth is left for others.
 
 use super::peer::Peer;
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What a connection's thread and its server tell each other.
+/// Flags that a connection's thread and its server share.
 #[derive(Default)]
 pub(crate) struct Standing {
     settled: AtomicBool,
@@ -24,7 +24,7 @@ impl Standing {
         self.settled.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it was hung up on to make room for others.
+    /// True once it was hung up on to make room for others.
     pub(crate) fn is_displaced(&self) -> bool {
         self.displaced.load(Ordering::SeqCst)
     }

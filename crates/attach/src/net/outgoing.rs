@@ -11,8 +11,8 @@ use std::io::IoSlice;
 /// Slices of one vectored write, at most.
 pub(crate) const SLICES_MAX: usize = 128;
 
-/// Unsent bytes at which no more is read from a peer: of headers, and where data has no pool that bounds
-/// it, of everything.
+/// Unsent bytes at which no more is read from a peer: of headers, and where data has no pool that
+/// bounds it, of everything.
 pub(crate) const UNSENT_MAX: usize = 256 << 10;
 
 /// Sent bytes of headers that may stay in the buffer before they are removed.

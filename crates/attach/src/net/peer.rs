@@ -1,5 +1,5 @@
-//! Who a client is: a user of this machine, or an address of another. The kernel tells it; the client
-//! is not asked.
+//! The peer of a connection: a user of this machine, or an address of another. The kernel tells it; the
+//! client is not asked.
 
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -18,8 +18,8 @@ pub(crate) enum Peer {
 
 /// The kernel's table of the IPv4 sockets of this network namespace.
 const TABLE: &str = "/proc/thread-self/net/tcp";
-/// State of a connection that both ends have open. A socket that its process has closed is in another
-/// state, and then the table calls its user root.
+/// State of a connection that both ends have open. A socket that its process has closed is in
+/// another state, and then the table calls its user root.
 const ESTABLISHED: &str = "01";
 /// Readings of the table. It is read in parts, and a socket may be missed while others come and go.
 const READINGS: usize = 3;
@@ -41,7 +41,7 @@ impl Peer {
         }
     }
 
-    /// Whether it is this machine's kernel, or may do all that this process may.
+    /// True of this machine's kernel, and of a user who may do all that this process may.
     pub(crate) fn is_trusted(self) -> bool {
         let ours = rustix::process::geteuid().as_raw();
         matches!(self, Peer::User(user) if user == 0 || user == ours)
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(Peer::of(socket.as_fd()), Peer::User(ours));
         assert!(Peer::of(socket.as_fd()).is_trusted());
         drop(client);
-        assert!(!Peer::of(socket.as_fd()).is_trusted(), "a socket that is closed is nobody's");
+        assert!(!Peer::of(socket.as_fd()).is_trusted(), "a socket that is closed has no user");
         let (ours_too, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         assert_eq!(Peer::of(ours_too.as_fd()), Peer::User(ours));
     }

@@ -33,8 +33,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// What threads are named after.
     const NAME: &'static str;
 
-    /// Serves one client to its end. `socket` does not block. `standing` hears when the client has said
-    /// what it wants and may have it; until then it makes room for others.
+    /// Serves one client to its end. `socket` does not block. `standing` hears when the client has
+    /// said what it wants and may have it; until then it makes room for others.
     fn serve(&self, socket: &OwnedFd, stop: &Stop, standing: &Standing) -> CloseReason;
 }
 

@@ -4,8 +4,9 @@
 //! # Invariants
 //! - Until Connect has succeeded, and the host is known where it has to be, no command is carried out.
 //! - A host that does not get there in time is hung up on.
-//! - While more than [`UNSENT_MAX`] bytes of answers are unsent, no command is taken; an I/O queue has its
-//!   own limits. So a host that does not listen makes the target hold that much and one answer.
+//! - While more than [`UNSENT_MAX`] bytes of answers are unsent, no command is taken; an I/O queue
+//!   has its own limits. So a host that does not listen makes the target hold that much and one
+//!   answer.
 //! - A connection whose end others have asked for ends, whether or not its host listens.
 
 use super::admin::{Admin, Answer};
@@ -295,8 +296,8 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// The host has what it has connected to. Of a discovery service every host may have that, so one that
-    /// reads only there still makes room for others.
+    /// The host has what it has connected to. Every host may have a discovery service, so
+    /// one that reads only there still makes room for others.
     fn admitted(&mut self) {
         self.deadline = None;
         let is_discovery =

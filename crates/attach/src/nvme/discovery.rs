@@ -15,8 +15,8 @@ pub struct Elsewhere {
     pub address: Address,
 }
 
-/// The log, for a host that has come in at `local`: it can reach that address. Of the others it is told
-/// those that it can reach, too: a host of another machine is not told of what only this one is to see.
+/// The log, for a host that has come in at `local`: it can reach that address. The others are told if
+/// it can reach them, too: a host of another machine does not hear of targets of the loopback.
 pub(super) fn log(nvme: &Nvme, local: &Address) -> Vec<u8> {
     let mut records = vec![(EntryKind::Current, DISCOVERY_NQN.to_owned(), local.clone())];
     for subsystem in &nvme.subsystems {
@@ -54,7 +54,7 @@ pub(super) fn log(nvme: &Nvme, local: &Address) -> Vec<u8> {
     out
 }
 
-/// Whether a host that has come in at this address is on this machine.
+/// True if a host that has come in at this address is on this machine.
 fn is_near(local: &Address) -> bool {
     let Address::Tcp { host, .. } = local else { return false };
     host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())

@@ -47,7 +47,8 @@ pub struct TargetOptions {
     /// Bytes of buffers of an I/O queue, besides those for data in capsules; 4 MiB at least.
     pub queue_memory_max: usize,
     /// The host is the kernel that this process runs on, which sends most when it is short of memory:
-    /// all buffers are there from the start. No other host is let in, and there is no discovery service.
+    /// all buffers are there from the start. No other host is let in, and there is no discovery
+    /// service.
     pub own_kernel: bool,
     /// Time that a host has to connect.
     pub handshake_timeout: Duration,

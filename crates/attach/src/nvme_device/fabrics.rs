@@ -103,7 +103,7 @@ pub(super) fn unprivileged_ports() -> u16 {
     setting.map_or(1024, |text| first_port(&text))
 }
 
-/// What the setting says; none is safe if it makes no sense.
+/// The number in the setting; no port is safe if it makes no sense.
 fn first_port(setting: &str) -> u16 {
     setting.trim_end().parse().unwrap_or(0)
 }

@@ -6,13 +6,14 @@
 //!   connects there again by itself, every [`RECONNECT_DELAY_S`], and never gives up.
 //! - The device survives its process: requests wait until a new process takes it over
 //!   ([`NvmeDevice::recover`]) or takes it away ([`remove`]). What was under way is issued again.
-//! - Only root may listen at the port: the initiator connects there again after the target has died, and
-//!   takes what it finds for the disk.
-//! - Only the kernel and root are let in, by the kernel's own table of sockets. Nothing is discoverable.
+//! - Only root may listen at the port: the initiator connects there again after the target has
+//!   died, and takes what it finds for the disk.
+//! - Only the kernel and root are let in, by the kernel's own table of sockets. Nothing is
+//!   discoverable.
 //!
-//! Keys (DH-HMAC-CHAP) would give neither: Linux shows the key of a host to every user (`dhchap_secret` in
-//! sysfs can be read by all), and it goes on without a proof when a target asks for none, so that an impostor
-//! need not know the key of the controller.
+//! Keys (DH-HMAC-CHAP) would give neither: Linux shows the key of a host to every user
+//! (`dhchap_secret` in sysfs can be read by all), and it goes on without a proof when a target asks
+//! for none, so that an impostor need not know the key of the controller.
 //!
 //! # Contract
 //! - Teardown: device, target. The second begins when the first is gone.
@@ -35,8 +36,8 @@ use std::time::{Duration, Instant};
 
 /// Seconds between attempts to connect again.
 pub const RECONNECT_DELAY_S: u32 = 1;
-/// Ports that are tried: those below the ports that NFS and `bindresvport` take which are assigned to no
-/// service.
+/// Ports that are tried: those below the ports that NFS and `bindresvport` take which are assigned
+/// to no service.
 const PORTS: [std::ops::Range<u16>; 4] = [272..280, 288..308, 325..333, 335..344];
 /// I/O queues: each is a connection and a thread.
 const QUEUE_COUNT: u16 = 2;

@@ -21,8 +21,9 @@ const DISCOVERY_PAGES: [u8; 2] = [page::SUPPORTED, page::DISCOVERY];
 /// Entries that the log of changed namespaces has room for.
 const CHANGED_SIZE: usize = 4096;
 
-/// The bytes that `asked` asks for. Many hosts read a log by the page, so what lies beyond its end is zero
-/// up to a page. A host that asks for more than a page, and for more than there is, is refused.
+/// The bytes that `asked` asks for. Many hosts read a log by the page, so what lies beyond its end
+/// is zero up to a page. A host that asks for more than a page, and for more than there is, is
+/// refused.
 pub(crate) fn answer(admin: &mut Admin, asked: &GetLog) -> Result<Vec<u8>, Status> {
     let is_discovery = admin.seat.subsystem.front.is_none();
     let pages = if is_discovery { &DISCOVERY_PAGES[..] } else { &PAGES[..] };
