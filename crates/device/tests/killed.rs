@@ -11,6 +11,7 @@ use coulter_device::{
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{self, Stdio};
+use std::sync::mpsc;
 use std::{env, thread, time::Duration};
 
 /// The child's file; without it, the child is not a child and does nothing.
@@ -76,11 +77,14 @@ fn completed_before_kill(path: &Path, engine: &str, round: u64) -> Vec<u64> {
         .spawn()
         .expect("this program runs");
     let output = child.stdout.take().expect("it was asked for");
+    let (begins, has_begun) = mpsc::channel();
     let reader = thread::spawn(move || {
         let lines = BufReader::new(output).lines().map_while(Result::ok);
         let numbers = lines.filter_map(|line| line.strip_prefix("done ")?.parse().ok());
-        numbers.collect::<Vec<u64>>()
+        numbers.inspect(|_| begins.send(()).expect("the other end waits")).collect::<Vec<u64>>()
     });
+    // The time counts from the first write: a busy machine is slow to begin.
+    has_begun.recv().expect("the child writes");
     thread::sleep(Duration::from_millis(150 + 70 * round));
     child.kill().expect("it runs");
     child.wait().expect("it was killed");
