@@ -1,5 +1,5 @@
-//! What a caller says to a device and hears from it: commands, completions, memory, and what a device
-//! can do. What they promise is in the [contract](crate::contract).
+//! Commands, completions, memory and properties of devices. What they promise is in the
+//! [contract](crate::contract).
 
 use crate::device_error::{DeviceError, DeviceErrorKind};
 use std::time::Duration;

@@ -1,7 +1,6 @@
-//! What an operator may change while a store is open. None of it is stored, and none of it can make
-//! the engine unsafe or stand still.
+//! What an operator may change while a store is open: see [`crate::Engine::set_cleaning`]. None of it
+//! is stored, and none of it can make the engine unsafe or stand still.
 
-use crate::Engine;
 use crate::named::{Named, print_and_parse_by_name};
 
 /// When the cleaner works.
@@ -27,15 +26,3 @@ impl Named for CleaningMode {
 }
 
 print_and_parse_by_name!(CleaningMode);
-
-impl Engine {
-    /// Changes when the cleaner works, from its next step on: what it has begun to copy arrives.
-    pub fn set_cleaning(&mut self, mode: CleaningMode) {
-        self.cleaner.set_mode(mode);
-    }
-
-    /// When the cleaner works.
-    pub fn cleaning(&self) -> CleaningMode {
-        self.cleaner.mode()
-    }
-}

@@ -7,6 +7,7 @@ use crate::placement::Placement;
 use crate::policy::VictimPolicy;
 use crate::read_cache::ReadCache;
 use crate::statistics::Statistics;
+use crate::tuning::CleaningMode;
 use alloc::sync::Arc;
 use core::ops::Range;
 use coulter_format::Lba;
@@ -139,6 +140,16 @@ impl Engine {
             return true;
         }
         false
+    }
+
+    /// Changes when the cleaner works, from its next step on: what it has begun to copy arrives.
+    pub fn set_cleaning(&mut self, mode: CleaningMode) {
+        self.cleaner.set_mode(mode);
+    }
+
+    /// When the cleaner works.
+    pub fn cleaning(&self) -> CleaningMode {
+        self.cleaner.mode()
     }
 
     /// Begins to go over the volume, from its start, and to write scattered blocks anew in the host's

@@ -32,7 +32,7 @@ use crate::open_options::Settings;
 use crate::scrub::{Scrub, ScrubOrder};
 use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::state::{ReadOnlyReason, Shared, State};
-use crate::statistics::{Latencies, LoopCounts, ReadCacheUse, Statistics, Waiting, gather};
+use crate::statistics::{Latencies, LoopCounts, Statistics, Waiting, gather};
 use crate::tuning::{Retuning, Tuning};
 use coulter_device::{Device, Wait};
 use coulter_engine::Failure;
@@ -221,19 +221,13 @@ impl EventLoop {
     pub(crate) fn statistics(&self) -> Statistics {
         let Some(driver) = &self.driver else { return self.shared.last_statistics() };
         let engine = driver.engine_statistics();
-        let oldest_ns = driver
-            .oldest_job_ns()
-            .map_or(0, |begun_ns| self.shared.now_ns().saturating_sub(begun_ns));
-        let for_space = driver.lacks_space();
+        let age_ns = |begun_ns| self.shared.now_ns().saturating_sub(begun_ns);
+        let (oldest_ns, for_space) =
+            (driver.oldest_job_ns().map_or(0, age_ns), driver.lacks_space());
         let waiting = Waiting { requests: driver.job_count() as u64, oldest_ns, for_space };
-        let governor = self.governor.counts();
-        let (mut latencies, mut read_cache) = (self.latencies.clone(), ReadCacheUse::default());
-        if let Some(direct) = &self.direct {
-            direct.add_times(&mut latencies.read);
-            read_cache = direct.counts();
-        }
-        let counters = &driver.counters;
-        gather(counters, &engine, &latencies, self.counts, governor, waiting, read_cache)
+        let (governor, mut latencies) = (self.governor.counts(), self.latencies.clone());
+        let reads = self.direct.as_ref().map(|direct| direct.gather(&mut latencies.read));
+        gather(&driver.counters, &engine, &latencies, self.counts, governor, waiting, reads)
     }
 
     // Sessions on this thread.

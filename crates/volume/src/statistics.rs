@@ -294,8 +294,9 @@ pub(crate) fn gather(
     event_loop: LoopCounts,
     governor: GovernorCounts,
     waiting: Waiting,
-    read_cache: ReadCacheUse,
+    read_cache: Option<ReadCacheUse>,
 ) -> Statistics {
+    let read_cache = read_cache.unwrap_or_default();
     let (mut requests, mut device) = (counters.requests, counters.device);
     requests.reads += read_cache.hits;
     requests.read_bytes += read_cache.hit_bytes;

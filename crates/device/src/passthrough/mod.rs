@@ -120,7 +120,8 @@ impl Encoder for DriveEncoder {
         self.flights.settle(number, answer, out)
     }
 
-    /// Passed-through commands carry plain addresses: kernels took registered memory for them late, and in parts.
+    /// Passed-through commands carry plain addresses: kernels took registered memory for them
+    /// late, and in parts.
     unsafe fn register(
         &mut self,
         _: &mut Ring<squeue::Entry128, cqueue::Entry32>,

@@ -96,8 +96,8 @@ impl Flights {
         entry.user_data(self.slots.insert(flight))
     }
 
-    /// Takes the kernel's answer to the entry `index`. A completion goes to `out`; an entry is returned if it
-    /// takes the command further.
+    /// Takes the kernel's answer to the entry `index`. A completion goes to `out`; an entry is
+    /// returned if it takes the command further.
     #[inline]
     pub(super) fn settle(
         &mut self,

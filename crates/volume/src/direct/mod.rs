@@ -48,15 +48,11 @@ impl Direct {
         self.hits.load(Ordering::Relaxed)
     }
 
-    /// Adds the time that each hit took to `latency`.
-    pub(crate) fn add_times(&self, latency: &mut Histogram) {
+    /// Returns hits and misses so far, and adds the time that each hit took to `latency`.
+    pub(crate) fn gather(&self, latency: &mut Histogram) -> ReadCacheUse {
         if let Ok(own) = self.latency.lock() {
             latency.add(&own);
         }
-    }
-
-    /// Hits and misses so far.
-    pub(crate) fn counts(&self) -> ReadCacheUse {
         ReadCacheUse {
             memory_bytes: self.cache.size(),
             hits: self.hits(),

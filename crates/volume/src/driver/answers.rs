@@ -11,8 +11,7 @@
 //!
 //! Writes with force unit access and writes of zeros are answered as ever.
 
-use super::jobs::{Job, JobIndex, Stage};
-use super::parts::request_id;
+use super::jobs::{Job, JobIndex, Stage, request_id};
 use super::{Driver, Finished};
 use crate::direct::Direct;
 use crate::open_options::Acknowledge;

@@ -2,8 +2,7 @@
 //! engine or beside a read.
 
 use super::Driver;
-use super::jobs::{Job, JobIndex};
-use super::parts::main_buffer;
+use super::jobs::{Job, JobIndex, main_buffer};
 use crate::service::{Extent, Operation};
 use coulter_format::{BLOCK_SIZE, Lba};
 

@@ -7,12 +7,28 @@ use crate::many::Many;
 use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
 use crate::service::{Extent, Operation, RequestError};
+use coulter_engine::{BufferRef, RequestId};
 use coulter_format::BLOCK_SIZE;
 use std::sync::Arc;
 
 /// A request's place in the table; free again once it is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JobIndex(pub(super) u32);
+
+/// The engine's name for the request.
+pub(super) fn request_id(index: JobIndex) -> RequestId {
+    RequestId(index.0.into())
+}
+
+/// The name of a request's memory, or of the first block that it covers in part.
+pub(super) fn main_buffer(index: JobIndex) -> BufferRef {
+    BufferRef(2 * index.0)
+}
+
+/// The name of the last block that a request covers in part.
+pub(super) fn tail_buffer(index: JobIndex) -> BufferRef {
+    BufferRef(2 * index.0 + 1)
+}
 
 /// How far a request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

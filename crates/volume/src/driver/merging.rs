@@ -4,8 +4,7 @@
 //! earlier write to the block has ended, and no later one is admitted before this one has.
 
 use super::Driver;
-use super::jobs::{JobIndex, Stage};
-use super::parts::{main_buffer, request_id, tail_buffer};
+use super::jobs::{JobIndex, Stage, main_buffer, request_id, tail_buffer};
 use crate::service::Operation;
 use coulter_engine::Request;
 use coulter_format::{BLOCK_SIZE, Lba};

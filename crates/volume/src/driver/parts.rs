@@ -1,25 +1,10 @@
 //! Requests of a session, cut into requests of the engine.
 
 use super::Driver;
-use super::jobs::{JobIndex, Stage};
+use super::jobs::{JobIndex, Stage, main_buffer, request_id};
 use crate::service::Operation;
-use coulter_engine::{BufferRef, Request, RequestId};
+use coulter_engine::Request;
 use coulter_format::{BLOCK_SIZE, Lba};
-
-/// The engine's name for the request.
-pub(super) fn request_id(index: JobIndex) -> RequestId {
-    RequestId(index.0.into())
-}
-
-/// The name of a request's memory, or of the first block that it covers in part.
-pub(super) fn main_buffer(index: JobIndex) -> BufferRef {
-    BufferRef(2 * index.0)
-}
-
-/// The name of the last block that a request covers in part.
-pub(super) fn tail_buffer(index: JobIndex) -> BufferRef {
-    BufferRef(2 * index.0 + 1)
-}
 
 impl Driver {
     /// Names the memory that a read fills: the request's own if it takes whole blocks as the
