@@ -25,9 +25,11 @@
 //!   its way, and none can find a new version of its address at the place that it came from.
 //! - No read that began before the cut goes on when the first hole is overwritten.
 
+pub(crate) mod pads;
+pub(crate) mod pages;
 pub(crate) mod search;
 
-use crate::pages::is_set;
+use crate::holes::pages::is_set;
 use crate::units::SegmentIndex;
 use alloc::vec::Vec;
 use coulter_format::places::Places;

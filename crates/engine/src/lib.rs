@@ -68,8 +68,6 @@ mod memory;
 pub mod named;
 pub mod occupancy;
 mod pacing;
-mod pads;
-mod pages;
 pub mod placement;
 pub mod policy;
 pub mod prepare;

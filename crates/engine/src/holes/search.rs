@@ -2,7 +2,7 @@
 
 use super::{DEATHS_SHARE_MIN, Entry, Headers, HoleRoom, SEGMENTS_MAX, SearchStage, room, usable};
 use crate::canary::{Canary, sings};
-use crate::pages::{fill_pages, is_set, page_is_clear, set};
+use crate::holes::pages::{fill_pages, is_set, page_is_clear, set};
 use crate::references::References;
 use crate::segments::{Segment, Segments, State};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};

@@ -2,8 +2,8 @@
 
 use super::place::Place;
 use crate::api::RecordRef;
+use crate::holes::pads::Pads;
 use crate::memory::{self, NoMemory};
-use crate::pads::Pads;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream};
 use alloc::vec::Vec;
 use coulter_format::Pba;

@@ -24,8 +24,8 @@
 mod writing;
 
 use crate::api::{RECORD_BLOCKS, RecordRef, Target};
+use crate::holes::pages::{is_set, page_mask, set};
 use crate::log::record::Record;
-use crate::pages::{is_set, page_mask, set};
 use crate::units::segment_start;
 use coulter_format::Pba;
 use coulter_format::places::PLACES;
