@@ -38,7 +38,7 @@ pub struct Target {
     interrupt: Interrupt,
 }
 
-/// A new store, as `create --json` prints it; documented in `docs/cli.md`.
+/// A new store, as `create --json` prints it; documented in `docs/json.md`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Made {
     /// Absolute path.

@@ -1,4 +1,4 @@
-//! Every JSON field that is printed is documented in `docs/cli.md`.
+//! Every JSON field that is printed is documented in `docs/json.md`.
 
 mod sandbox;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 #[test]
 fn every_field_about_copies_is_documented() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
     let documentation = std::fs::read_to_string(path).expect("the documentation is there");
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--store-size", "96M", "--segment-size", "2M"]);
@@ -33,12 +33,12 @@ fn every_field_about_copies_is_documented() {
     assert!(printed.len() > 45, "{printed:?}");
     let missing: Vec<&String> =
         printed.iter().filter(|name| !documentation.contains(&format!("`{name}`"))).collect();
-    assert!(missing.is_empty(), "not in docs/cli.md: {missing:?}");
+    assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
 }
 
 #[test]
 fn every_field_is_documented() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
     let documentation = std::fs::read_to_string(path).expect("the documentation is there");
     let sandbox = Sandbox::new();
     let mut printed = BTreeSet::new();
@@ -55,5 +55,5 @@ fn every_field_is_documented() {
     assert!(printed.len() > 70, "{printed:?}");
     let missing: Vec<&String> =
         printed.iter().filter(|name| !documentation.contains(&format!("`{name}`"))).collect();
-    assert!(missing.is_empty(), "not in docs/cli.md: {missing:?}");
+    assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
 }

@@ -32,7 +32,7 @@ impl std::fmt::Display for Via {
     }
 }
 
-/// One attached volume. Its field names are documented in `docs/cli.md`.
+/// One attached volume. Its field names are documented in `docs/json.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// What `detach` and `status` call it.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// A file or a disk, as long as somebody has it open. Documented in `docs/cli.md`.
+/// A file or a disk, as long as somebody has it open. Documented in `docs/json.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
     /// The device that a file lies on; a disk's own number.

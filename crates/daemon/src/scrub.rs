@@ -68,7 +68,7 @@ pub enum Stage {
     Done,
 }
 
-/// A damaged place. Documented in `docs/cli.md`.
+/// A damaged place. Documented in `docs/json.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
     /// `data`, or the part of the metadata.
@@ -83,7 +83,7 @@ pub struct Damage {
     pub repaired: bool,
 }
 
-/// What is known of the latest scrub. Documented in `docs/cli.md`.
+/// What is known of the latest scrub. Documented in `docs/json.md`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubFacts {
     /// What it is at.

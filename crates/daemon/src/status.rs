@@ -131,7 +131,7 @@ pub struct Told {
     pub report: Map<String, Value>,
 }
 
-/// The facts of one moment about a volume; totals run from the opening of the store. Documented in `docs/cli.md`.
+/// The facts of one moment about a volume; totals run from the opening of the store. Documented in `docs/json.md`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// What `list --json` shows.

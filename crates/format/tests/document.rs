@@ -478,8 +478,8 @@ fn render() -> String {
         for Field { name, offset, bytes: value, meaning, .. } in fields {
             assert_eq!(bytes[offset..offset + value.len()], value, "{name} at {offset}");
             let mut hex = value.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>();
-            let rest = hex.split_off(hex.len().min(8)).join(" ");
-            writeln!(text, "{offset:>5}  {:<23}  {name} = {meaning}", hex.join(" ")).unwrap();
+            let rest = hex.split_off(hex.len().min(8)).concat();
+            writeln!(text, "{offset:>5}  {:<16}  {name} = {meaning}", hex.concat()).unwrap();
             if !rest.is_empty() {
                 writeln!(text, "       {rest}").unwrap();
             }

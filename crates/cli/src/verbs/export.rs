@@ -40,7 +40,7 @@ pub(crate) struct Export {
     json: bool,
 }
 
-/// What `--json` prints; documented in `docs/cli.md`.
+/// What `--json` prints; documented in `docs/json.md`.
 #[derive(Serialize)]
 struct Exported<'a> {
     store: &'a Path,

@@ -126,6 +126,40 @@ mod tests {
         fs::read_dir(&path).expect("it was made").map(file).collect()
     }
 
+    /// A row for each visible verb and each of its parts, in the order of the help.
+    fn verb_rows() -> String {
+        let whole = CommandLine::command();
+        let verbs = visible_parts(&whole).flat_map(|verb| {
+            let parts = visible_parts(verb).map(|part| (format!("{} ", verb.get_name()), part));
+            std::iter::once((String::new(), verb)).chain(parts)
+        });
+        let row = |(path, verb): (String, &Command)| {
+            let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+            let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
+            let aliases = verb.get_visible_aliases().map(|alias| format!(" (`{alias}`)"));
+            let aliases: String = aliases.collect();
+            format!("| `{path}{}`{aliases} | {about} |\n", verb.get_name())
+        };
+        verbs.map(row).collect()
+    }
+
+    #[test]
+    fn the_page_of_verbs_is_fresh() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+        let page = fs::read_to_string(path).expect("the documentation is there");
+        let (before, rest) = page.split_once("<!-- verbs begin").expect("the table begins");
+        let (mark, rest) = rest.split_once("-->\n").expect("its mark ends");
+        let (table, after) = rest.split_once("<!-- verbs end -->").expect("the table ends");
+        let fresh = format!("\n| verb | what it does |\n|---|---|\n{}\n", verb_rows());
+        if std::env::var_os("COULTER_BLESS").is_some() {
+            let page =
+                format!("{before}<!-- verbs begin{mark}-->\n{fresh}<!-- verbs end -->{after}");
+            fs::write(path, page).expect("it is writable");
+            return;
+        }
+        assert!(table == fresh, "docs/cli.md has other verbs; COULTER_BLESS=1 renews them");
+    }
+
     #[test]
     fn every_visible_verb_has_a_man_page() {
         let pages = generated(What::Man);

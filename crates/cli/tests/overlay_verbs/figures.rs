@@ -31,14 +31,14 @@ fn status_and_metrics_show_the_figures_of_an_overlay() {
         assert_eq!(facts["overlay"][name], told[name], "{name}");
     }
     assert_eq!(facts["overlay"]["files"], 1, "{facts}");
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
     let documentation = std::fs::read_to_string(path).expect("the documentation is there");
     let mut printed = BTreeSet::new();
     names(&facts["overlay"], &mut printed);
     names(&told, &mut printed);
     let missing: Vec<&String> =
         printed.iter().filter(|name| !documentation.contains(&format!("`{name}`"))).collect();
-    assert!(missing.is_empty(), "not in docs/cli.md: {missing:?}");
+    assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
     let address = facts["metrics"].as_str().expect("it has an address");
     let page = scrape(address);
     let value = |name: &str| {

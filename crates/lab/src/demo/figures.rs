@@ -54,7 +54,7 @@ pub(crate) struct HeldBack {
     pub(crate) speed: Speed,
 }
 
-/// Everything. Field names are documented in `docs/cli.md`.
+/// Everything. Field names are documented in `docs/json.md`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Figures {
     /// `ext4-on-loop` or `nbd`.
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn every_field_is_documented() {
-        let documentation = include_str!("../../../../docs/cli.md");
+        let documentation = include_str!("../../../../docs/json.md");
         let json = serde_json::to_value(figures()).expect("figures are JSON");
         for name in json.as_object().expect("figures are an object").keys() {
             assert!(documentation.contains(&format!("`{name}`")), "{name}");

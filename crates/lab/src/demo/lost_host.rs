@@ -45,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Bytes that the store, its copy and the cache may take.
 pub(crate) const ROOM: u64 = 3 * STORE_SIZE;
 
-/// What came of it. Field names are documented in `docs/cli.md`.
+/// What came of it. Field names are documented in `docs/json.md`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct LostHost {
     /// `ext4-on-loop` or `nbd`.
@@ -315,7 +315,7 @@ mod tests {
             store_sound: true,
             recovered: false,
         };
-        let documentation = include_str!("../../../../docs/cli.md");
+        let documentation = include_str!("../../../../docs/json.md");
         let json = serde_json::to_value(&found).expect("figures are JSON");
         for name in json.as_object().expect("figures are an object").keys() {
             assert!(documentation.contains(&format!("`{name}`")), "{name}");

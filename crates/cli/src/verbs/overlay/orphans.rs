@@ -65,7 +65,7 @@ pub(super) struct AdoptOrphan {
     force: bool,
 }
 
-/// A file in the store that cannot be served. Documented in `docs/cli.md`.
+/// A file in the store that cannot be served. Documented in `docs/json.md`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Orphan {
     record: u32,
