@@ -79,11 +79,17 @@ pub(crate) fn measure(house: &House, book: &RuleBook, tics: &Tics) -> Measured {
         (member.name.clone(), limits)
     });
     Measured {
-        words: texts().map(|text| text.split_whitespace().count()).sum(),
+        words: texts().map(|text| words(text)).sum(),
         document_tics: texts().map(|text| tics.count_text(text)).sum(),
         shared_names: shared_names(house),
         crates: crates.collect(),
     }
+}
+
+/// Words of a text. The bars of a table and other marks without a letter or digit are none.
+fn words(text: &str) -> usize {
+    let is_word = |token: &&str| token.contains(char::is_alphanumeric);
+    text.split_whitespace().filter(is_word).count()
 }
 
 fn figures(member: &Crate, book: &RuleBook, tics: &Tics) -> Limits {

@@ -163,6 +163,7 @@ fn a_word_more_and_a_tic_are_caught() {
         after(|house| drop(house.documents.insert("README.md".to_owned(), text)))
     };
     assert_eq!(write("five words of new text"), [Rule::Words]);
+    assert_eq!(write("| four | words | – | of text |"), []);
     assert_eq!(write("blocks, so many words"), [Rule::Tics]);
     assert_eq!(with_file("tests/more.rs", "/// Whether it runs.\nfn f() {}\n"), [Rule::Tics]);
     assert_eq!(with_file("tests/more.rs", "/// True if it runs.\nfn f() {}\n"), []);
