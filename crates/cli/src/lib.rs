@@ -23,6 +23,7 @@ pub mod format_store;
 mod image;
 pub mod interrupt;
 mod man_page;
+mod metrics_address;
 mod named_store;
 mod nvme_keys;
 pub mod opening;

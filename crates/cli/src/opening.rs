@@ -68,7 +68,7 @@ pub struct OpeningOptions {
     pub tune: Vec<Setting>,
 
     /// Serve Prometheus metrics at this address, such as 127.0.0.1:9640; port 0 picks a free port
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = crate::metrics_address::parse)]
     pub metrics: Option<SocketAddr>,
 
     #[command(flatten)]

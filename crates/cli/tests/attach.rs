@@ -402,3 +402,24 @@ fn detach_waits_for_a_client_to_go_or_for_force() {
     sandbox.ok(&["detach", "disk", "--force"]);
     drop(client);
 }
+
+#[test]
+fn a_daemon_keeps_no_descriptor_that_its_command_has_inherited() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "64M"]);
+    let attach = sandbox.command(&["attach", "disk.img", "--via", "nbd-server", "--json"]);
+    let lock = sandbox.path("lock");
+    let mut shell = std::process::Command::new("sh");
+    shell.arg("-c").arg("exec 9>\"$0\" && exec \"$@\"").arg(&lock);
+    shell.arg(attach.get_program()).args(attach.get_args());
+    shell.current_dir(attach.get_current_dir().expect("a sandbox is a directory"));
+    shell.envs(attach.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = shell.output().expect("the shell can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let entry: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let open = fs::read_dir(format!("/proc/{}/fd", entry["pid"])).expect("it runs");
+    let open: Vec<_> = open.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok()).collect();
+    assert!(open.len() > 3, "{open:?}");
+    assert!(!open.contains(&lock), "{open:?}");
+    sandbox.ok(&["detach", "disk"]);
+}

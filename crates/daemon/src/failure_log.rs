@@ -17,7 +17,7 @@ pub(super) struct FailureLog {
 
 /// How much of one kind was told, and when.
 #[derive(Default)]
-struct Told {
+pub(super) struct Told {
     count: u64,
     at: Option<Instant>,
 }
@@ -47,7 +47,7 @@ impl FailureLog {
 
 impl Told {
     /// How many there are of which nothing was told, if it is time to.
-    fn news(&mut self, count: u64, now: Instant, is_end: bool) -> Option<u64> {
+    pub(super) fn news(&mut self, count: u64, now: Instant, is_end: bool) -> Option<u64> {
         let news = count.saturating_sub(self.count);
         let is_due = is_end || self.at.is_none_or(|at| now.duration_since(at) >= PAUSE);
         if news == 0 || !is_due {

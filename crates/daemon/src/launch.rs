@@ -4,6 +4,10 @@
 //! through it, when the volume is served or when it cannot be, and then it is closed; so the
 //! command never prints a device that does not answer yet. If the command is gone by then, the
 //! daemon ends: nobody would know of it.
+//!
+//! Of the descriptors that the command has inherited, the daemon gets the first three only. Any
+//! other may be the end of a pipe that a shell waits for, or a lock that is held for as long as it
+//! is open.
 
 use crate::control;
 use crate::error::{DaemonError, Error};
@@ -15,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -37,6 +42,7 @@ pub fn launch(
 ) -> Result<Entry, Error> {
     let program = this_program();
     let failed = |source| Error::io("start", &program, source);
+    close_inherited_on_exec();
     let mut child = Command::new(&program)
         .arg0(own_name())
         .arg("--state-directory")
@@ -57,6 +63,18 @@ pub fn launch(
             Err(DaemonError::Daemon(report).into())
         }
         _ => Err(died(child, state)),
+    }
+}
+
+/// Marks what this process has inherited, and what it has opened itself is marked already.
+fn close_inherited_on_exec() {
+    // Without /proc the daemon keeps them, which is untidy and no more.
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    for number in numbers.filter(|number| *number > libc::STDERR_FILENO) {
+        // SAFETY: it sets a flag of a descriptor, which this process may have closed by now: then
+        // it fails. Nothing is closed, and no memory is touched.
+        let _ = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
 }
 

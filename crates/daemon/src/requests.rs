@@ -5,12 +5,13 @@
 //!   is not there yet.
 //! - At most [`SPEAKERS_MAX`] clients that have not spoken, each for [`PATIENCE`] and with
 //!   [`LINE_SIZE_MAX`] bytes; whoever comes above that takes the place of the one that came first.
+//! - A client has [`PATIENCE`] to take its answer, and no more in all.
 
 use crate::control::{self, LINE_SIZE_MAX, PATIENCE, Reply, Request};
 use crate::error::Error;
 use coulter_system::private;
 use nix::poll::{PollFd, PollFlags};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,6 +20,9 @@ use std::time::Instant;
 
 /// Most clients that are heard at once.
 const SPEAKERS_MAX: usize = 16;
+
+/// Bytes of an answer that are written at a time.
+const PIECE_SIZE: usize = 32 << 10;
 
 /// A command that waits for an answer.
 pub(super) struct Client {
@@ -38,9 +42,34 @@ impl Client {
 
     /// Answers; a client that has gone away is no concern of ours.
     pub(super) fn answer(mut self, reply: &Reply) {
-        if let Err(error) = control::write_line(&mut self.stream, reply) {
+        let until = Instant::now() + PATIENCE;
+        if let Err(error) =
+            control::write_line(&mut Hurried { stream: &mut self.stream, until }, reply)
+        {
             log::debug!("nobody took the answer: {error}");
         }
+    }
+}
+
+/// A connection that takes bytes until then.
+struct Hurried<'a> {
+    stream: &'a mut UnixStream,
+    until: Instant,
+}
+
+impl Write for Hurried<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_write_timeout(Some(left))?;
+        // The time begins anew with each part that the socket takes of one call.
+        self.stream.write(&bytes[..bytes.len().min(PIECE_SIZE)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -158,7 +187,6 @@ impl Speaker {
     /// With its request heard, it waits for the answer.
     fn into_client(self) -> io::Result<Client> {
         self.stream.set_nonblocking(false)?;
-        self.stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Client { stream: self.stream })
     }
 }
@@ -170,9 +198,7 @@ fn turned_away(error: &io::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coulter_system::private;
     use nix::poll::{PollTimeout, poll};
-    use std::io::Write;
     use tempfile::TempDir;
 
     fn listening() -> (TempDir, PathBuf, Requests) {
@@ -268,6 +294,26 @@ mod tests {
         assert_eq!(heard(&mut requests), Some(Request::Status));
         assert_eq!(heard(&mut requests), None);
         assert!(requests.speakers.is_empty());
+    }
+
+    #[test]
+    fn a_client_that_never_takes_its_answer_is_waited_for_only_so_long() {
+        let (_directory, path, mut requests) = listening();
+        let mut slow = client(&path, &line(&Request::Status));
+        let (_, client) = requests.next().expect("it has asked");
+        // It takes a little of it at a time, and never all.
+        let reader = std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while slow.read(&mut piece).is_ok_and(|count| count > 0) {
+                std::thread::sleep(PATIENCE / 100);
+            }
+        });
+        let what = "x".repeat(32 << 20);
+        let report = coulter_terminal::Report { what, why: None, help: None, exit_code: 1 };
+        let start = Instant::now();
+        client.answer(&Reply::Failed(report));
+        assert!(start.elapsed() < 2 * PATIENCE, "{:?}", start.elapsed());
+        reader.join().expect("no panic");
     }
 
     #[test]

@@ -5,22 +5,34 @@
 //!
 //! # Invariants
 //! - Only loopback addresses are listened on: there is no password.
-//! - One scraper at a time, [`PATIENCE`] for each, [`REQUEST_SIZE_MAX`] of it.
+//! - A scraper that is slow to ask, or to take the answer, keeps no other one waiting: nothing is
+//!   read that is not there yet, nothing is sent that there is no room for.
+//! - At most [`SCRAPERS_MAX`] scrapers, each for [`PATIENCE`] to ask and [`PATIENCE`] to take the
+//!   answer, with [`REQUEST_SIZE_MAX`] bytes of a request and one answer. Another one takes the
+//!   place of the oldest, first of those that have not asked.
 
 use crate::control::{self, Reply, Request};
 use crate::error::{DaemonError, Error, MetricsFault};
 use crate::metrics;
 use crate::state::{Entry, StateDirectory};
-use std::io::{self, Read, Write};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Time that a scraper has to ask, and to take the answer.
+/// Time that a scraper has to ask, and then to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Bytes of a request at most.
 const REQUEST_SIZE_MAX: usize = 8 << 10;
+
+/// Most scrapers at a time.
+const SCRAPERS_MAX: usize = 16;
+
+/// Pause after the system could not accept a scraper, for instance for lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where this process answers. It serves one thing at a time, but may begin again after it failed to
 /// become another program.
@@ -75,41 +87,148 @@ impl Port {
     /// When there can be no thread.
     pub(super) fn answer(self, state: &StateDirectory, entry: &Entry) -> Result<(), Error> {
         let (state, entry, address) = (state.clone(), entry.clone(), self.address);
+        let failed = |source: io::Error| {
+            let reason = source.to_string();
+            Error::from(DaemonError::Metrics { address, reason, fault: MetricsFault::Port })
+        };
         let thread = std::thread::Builder::new().name("coulter-metrics".to_owned());
+        let mut scrapes = Scrapes { listener: self.listener, scrapers: Vec::new() };
+        scrapes.listener.set_nonblocking(true).map_err(failed)?;
+        let mut page = move || match control::ask(&state, &entry, &Request::Status) {
+            Ok(Reply::Status(facts)) => response("200 OK", &metrics::render(&facts)),
+            _ => response("503 Service Unavailable", "the volume does not answer\n"),
+        };
         let body = move || {
-            for stream in self.listener.incoming().flatten() {
-                if let Err(error) = serve(stream, &state, &entry) {
-                    log::debug!(error:%; "a scraper went away");
-                }
+            loop {
+                scrapes.turn(&mut page);
             }
         };
         let spawned = thread.spawn(body).map(|_| {
             let _ = ANSWERING.set(address);
         });
-        spawned.map_err(|source| {
-            let reason = source.to_string();
-            DaemonError::Metrics { address, reason, fault: MetricsFault::Port }.into()
-        })
+        spawned.map_err(failed)
     }
 }
 
-fn serve(mut stream: TcpStream, state: &StateDirectory, entry: &Entry) -> io::Result<()> {
-    let end = Instant::now() + PATIENCE;
-    let head = read_head(&mut stream, end)?;
-    let (status, content) = match answer_to(&head) {
-        Ok(()) => match control::ask(state, entry, &Request::Status) {
-            Ok(Reply::Status(facts)) => ("200 OK", metrics::render(&facts)),
-            _ => ("503 Service Unavailable", "the volume does not answer\n".to_owned()),
-        },
-        Err(status) => (status, "only GET /metrics is answered\n".to_owned()),
-    };
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// The port, and who has come to it.
+struct Scrapes {
+    listener: TcpListener,
+    /// In the order in which they came.
+    scrapers: Vec<Scraper>,
+}
+
+/// A connection.
+struct Scraper {
+    stream: TcpStream,
+    stage: Stage,
+    /// When it must have come to the next stage, or be gone.
+    until: Instant,
+}
+
+enum Stage {
+    /// What it has asked so far.
+    Asking(Vec<u8>),
+    /// Its answer, and how much of that it has.
+    Taking(Vec<u8>, usize),
+}
+
+impl Scrapes {
+    /// Waits until something can go on, and lets it. `page` makes the answer to those that ask for
+    /// metrics, once for all that do at the same time.
+    fn turn(&mut self, page: &mut dyn FnMut() -> Vec<u8>) {
+        self.wait();
+        self.accept();
+        let mut content = None;
+        let mut page = || content.get_or_insert_with(&mut *page).clone();
+        self.scrapers.retain_mut(|scraper| match scraper.go_on(&mut page) {
+            Ok(is_done) => !is_done,
+            Err(error) => {
+                log::debug!(error:%; "a scraper went away");
+                false
+            }
+        });
+    }
+
+    fn wait(&self) {
+        let mut sources = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+        sources.extend(self.scrapers.iter().map(|scraper| {
+            let flags = match scraper.stage {
+                Stage::Asking(_) => PollFlags::POLLIN,
+                Stage::Taking(..) => PollFlags::POLLOUT,
+            };
+            PollFd::new(scraper.stream.as_fd(), flags)
+        }));
+        let until = self.scrapers.iter().map(|scraper| scraper.until).min();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // A time that is cut to milliseconds would be over too early, and waited for once more.
+        let left = left.map(|left| left + Duration::from_millis(1));
+        let left = left.and_then(|left| PollTimeout::try_from(left).ok());
+        // An interrupted or failed sleep only means one more turn.
+        let _ = poll(&mut sources, left.unwrap_or(PollTimeout::NONE));
+    }
+
+    /// Lets all in who have come.
+    fn accept(&mut self) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => stream,
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
+            };
+            if self.scrapers.len() == SCRAPERS_MAX {
+                let asks = |scraper: &Scraper| matches!(scraper.stage, Stage::Asking(_));
+                let oldest = self.scrapers.iter().position(asks).unwrap_or(0);
+                self.scrapers.remove(oldest);
+            }
+            let until = Instant::now() + PATIENCE;
+            self.scrapers.push(Scraper { stream, stage: Stage::Asking(Vec::new()), until });
+        }
+    }
+}
+
+impl Scraper {
+    /// Reads or sends what can be at once; whether all is done.
+    fn go_on(&mut self, page: &mut dyn FnMut() -> Vec<u8>) -> io::Result<bool> {
+        if let Stage::Asking(head) = &mut self.stage {
+            if !read_head(&mut self.stream, head)? {
+                return self.in_time();
+            }
+            let answer = match answer_to(head) {
+                Ok(()) => page(),
+                Err(status) => response(status, "only GET /metrics is answered\n"),
+            };
+            self.stage = Stage::Taking(answer, 0);
+            self.until = Instant::now() + PATIENCE;
+        }
+        let Stage::Taking(answer, sent) = &mut self.stage else { unreachable!("it has asked") };
+        while *sent < answer.len() {
+            match self.stream.write(&answer[*sent..]) {
+                Ok(count) => *sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.in_time(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// It is not done, and may have time left.
+    fn in_time(&self) -> io::Result<bool> {
+        match Instant::now() < self.until {
+            true => Ok(false),
+            false => Err(ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+fn response(status: &str, content: &str) -> Vec<u8> {
     let length = content.len();
-    write!(
-        stream,
+    let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
-         Content-Length: {length}\r\nConnection: close\r\n\r\n{content}"
-    )
+         Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    (head + content).into_bytes()
 }
 
 /// Whether the request is one that is answered; else the status that says it is not.
@@ -126,23 +245,22 @@ fn answer_to(head: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-/// Reads up to the empty line behind a request's fields.
-fn read_head(stream: &mut TcpStream, end: Instant) -> io::Result<Vec<u8>> {
-    let mut head = Vec::new();
+/// Reads what is there, up to the empty line behind a request's fields; whether that is there.
+fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<bool> {
     let mut buffer = [0; 1024];
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() || head.len() >= REQUEST_SIZE_MAX {
-            return Err(io::ErrorKind::InvalidData.into());
+        if head.len() >= REQUEST_SIZE_MAX {
+            return Err(ErrorKind::InvalidData.into());
         }
-        stream.set_read_timeout(Some(left))?;
-        let count = stream.read(&mut buffer)?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => head.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
-        head.extend_from_slice(&buffer[..count]);
     }
-    Ok(head)
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -158,6 +276,75 @@ mod tests {
         for nonsense in [&b"\r\n\r\n"[..], b"\xff\r\n\r\n", b"GET\r\n\r\n"] {
             assert_eq!(answer_to(nonsense), Err("400 Bad Request"));
         }
+    }
+
+    const GET: &[u8] = b"GET /metrics HTTP/1.1\r\n\r\n";
+
+    /// Answers with this page until the test ends; where.
+    fn answering(page: Vec<u8>) -> SocketAddr {
+        let port = Port::take("127.0.0.1:0".parse().expect("an address")).expect("one is free");
+        port.listener.set_nonblocking(true).expect("it is a socket");
+        let mut scrapes = Scrapes { listener: port.listener, scrapers: Vec::new() };
+        std::thread::spawn(move || {
+            loop {
+                scrapes.turn(&mut || page.clone());
+                assert!(scrapes.scrapers.len() <= SCRAPERS_MAX);
+            }
+        });
+        port.address
+    }
+
+    fn connected(address: SocketAddr, bytes: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("it is a socket");
+        stream.write_all(bytes).expect("it is taken");
+        stream
+    }
+
+    fn page_of(mut stream: TcpStream) -> Vec<u8> {
+        let mut answer = Vec::new();
+        // What was not read at the other end turns the end of the answer into an error.
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    }
+
+    #[test]
+    fn scrapers_that_are_silent_slow_or_never_read_delay_no_other() {
+        // More than sockets hold.
+        let address = answering(response("200 OK", &"x".repeat(32 << 20)));
+        let deaf: Vec<TcpStream> = (0..8).map(|_| connected(address, GET)).collect();
+        let part = &GET[..GET.len() - 1];
+        let mute: Vec<TcpStream> = (0..SCRAPERS_MAX)
+            .map(|index| connected(address, if index % 2 == 0 { b"" } else { part }))
+            .collect();
+        let start = Instant::now();
+        let page = page_of(connected(address, b"GET /other HTTP/1.1\r\n\r\n"));
+        assert!(page.starts_with(b"HTTP/1.1 404"), "{page:?}");
+        assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+        for silent in deaf.into_iter().chain(mute) {
+            page_of(silent);
+        }
+        let page = page_of(connected(address, GET));
+        assert!(page.len() > 32 << 20, "{} bytes", page.len());
+    }
+
+    #[test]
+    fn those_that_are_silent_or_say_too_much_are_hung_up_on() {
+        let address = answering(response("200 OK", "page\n"));
+        let start = Instant::now();
+        let silent = connected(address, b"GET");
+        assert_eq!(page_of(silent), b"");
+        assert!(start.elapsed() < 5 * PATIENCE, "{:?}", start.elapsed());
+        for nonsense in [vec![0; 2 * REQUEST_SIZE_MAX], b"GET".repeat(REQUEST_SIZE_MAX)] {
+            let stream = TcpStream::connect(address).expect("it listens");
+            // It may hang up before it has all.
+            let _ = (&stream).write_all(&nonsense);
+            assert_eq!(page_of(stream), b"");
+        }
+        for cut in 0..GET.len() {
+            drop(connected(address, &GET[..cut]));
+        }
+        assert!(page_of(connected(address, GET)).ends_with(b"page\n"));
     }
 
     #[test]

@@ -126,7 +126,7 @@ struct FsMount {
     tune: Vec<Setting>,
 
     /// Serve Prometheus metrics at this address, such as 127.0.0.1:9640; port 0 picks a free port
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = crate::metrics_address::parse)]
     metrics: Option<SocketAddr>,
 
     /// Stay in the foreground until it is unmounted

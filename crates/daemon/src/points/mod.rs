@@ -14,6 +14,7 @@ mod nbd_server;
 mod nvme;
 mod nvme_server;
 mod ublk;
+mod visitors;
 
 pub use fs::{Fs, FsOptions, FsPoint};
 pub use loop_device::{Loop, release_leftovers};

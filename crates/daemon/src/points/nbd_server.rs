@@ -1,11 +1,12 @@
 //! An NBD server on a socket.
 
+use super::visitors::observer;
 use super::{Gives, Ground, Kind, Point};
 use crate::error::{DaemonError, Error};
 use crate::inherited;
 use crate::state::{Entry, StateDirectory};
 use coulter::service::{BlockService, Session};
-use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server, ServerOptions};
+use coulter_attach::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
 use coulter_attach::point::AttachPoint;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -109,13 +110,7 @@ pub(super) fn shown(entry: &Entry, service: Arc<dyn BlockService>) -> (Export, S
     let mut export = Export::new(entry.name.clone(), service);
     export.description = entry.store.display().to_string();
     export.read_only = entry.read_only;
-    let observer = |event| match event {
-        Event::Opened(number) => log::info!(client = number; "nbd: connected"),
-        Event::Closed(number, reason) => log::info!(client = number, reason:%; "nbd: gone"),
-        other => log::warn!("nbd: {other:?}"),
-    };
-    let observer: Option<Arc<dyn Fn(Event) + Send + Sync>> = Some(Arc::new(observer));
-    (export, ServerOptions { observer, ..ServerOptions::default() })
+    (export, ServerOptions { observer: observer("nbd"), ..ServerOptions::default() })
 }
 
 /// A client of the server that `attach --via nbd-server` has started for `entry`.

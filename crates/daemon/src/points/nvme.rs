@@ -1,6 +1,6 @@
 //! A block device of the kernel's NVMe/TCP initiator, over a target on the loopback.
 
-use super::nvme_server::observer;
+use super::visitors::observer;
 use super::{Afterlife, Gives, Ground, Kind, Point};
 use crate::error::Error;
 use crate::state::{Entry, StateDirectory};
@@ -92,7 +92,7 @@ impl Point for Nvme {
 /// What the target below shows and how it behaves.
 fn target(entry: &Entry, service: Arc<dyn BlockService>) -> (Disk, TargetOptions) {
     let disk = Disk { service, read_only: entry.read_only, block_size: 4096 };
-    (disk, TargetOptions { observer: observer(), ..TargetOptions::default() })
+    (disk, TargetOptions { observer: observer("nvme"), ..TargetOptions::default() })
 }
 
 /// The name of the subsystem that this entry's store is served as.

@@ -1,11 +1,12 @@
 //! An NVMe/TCP target in front of a volume, with a discovery service that knows the other targets of this
 //! machine.
 
+use super::visitors::observer;
 use super::{Gives, Ground, Kind, Point};
 use crate::error::Error;
 use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
-use coulter_attach::net::{Address, Event, ServeError};
+use coulter_attach::net::{Address, ServeError};
 use coulter_attach::nvme::{Disk, Elsewhere, Keys, Target, TargetOptions};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use std::io;
@@ -143,18 +144,9 @@ fn options(state: &StateDirectory, place: &NvmePlace) -> TargetOptions {
         queue_size_max: place.queue_size,
         io_queues_max: place.queues,
         others: Some(Arc::new(move || others(&state))),
-        observer: observer(),
+        observer: observer("nvme"),
         ..TargetOptions::default()
     }
-}
-
-/// What is told of connections.
-pub(super) fn observer() -> Option<Arc<dyn Fn(Event) + Send + Sync>> {
-    Some(Arc::new(|event| match event {
-        Event::Opened(number) => log::info!(connection = number; "nvme: connected"),
-        Event::Closed(number, reason) => log::info!(connection = number, reason:%; "nvme: gone"),
-        other => log::warn!("nvme: {other:?}"),
-    }))
 }
 
 /// What other daemons serve, as far as the state directory knows.
