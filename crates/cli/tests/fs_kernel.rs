@@ -1,4 +1,4 @@
-//! What the kernel keeps of a mounted file system, and what it asks anew. Needs root and FUSE.
+//! The kernel keeps most of a mounted file system, and asks the rest anew. Needs root and FUSE.
 
 mod sandbox;
 
@@ -20,7 +20,7 @@ fn mounted(options: &[&str]) -> Sandbox {
     sandbox
 }
 
-/// What `command` says as the user `games`.
+/// The output of `command` as the user `games`.
 fn as_games(command: &str, path: &Path) -> String {
     let mut shell = Command::new("setpriv");
     shell.args(["--reuid=games", "--regid=games", "--clear-groups", "sh", "-c", command, "sh"]);
@@ -137,8 +137,10 @@ fn overlayfs_takes_its_upper_directory_on_it() {
     fs::write(sandbox.path("lower/old"), "text").expect("it is writable");
     fs::write(sandbox.path("lower/doomed"), "text").expect("it is writable");
     // In a mount namespace of its own, which takes the mount away.
-    let script = "mount -t overlay overlay -o lowerdir=lower,upperdir=mnt/upper,workdir=mnt/work merged && \
-                  cd merged && mv old new && rm doomed && mkdir made && cp new made/copy && mv made moved && ls";
+    let script = "
+        mount -t overlay overlay -o lowerdir=lower,upperdir=mnt/upper,workdir=mnt/work merged
+        cd merged && mv old new && rm doomed && mkdir made && cp new made/copy
+        mv made moved && ls";
     let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-ec", script])
         .current_dir(sandbox.path("."))

@@ -1,14 +1,15 @@
 //! A panic ends the daemon as SIGKILL would: at once, with nothing cleared away.
 //!
 //! Unwinding would take the attach point away and end with 0: programs would write into the bare
-//! directory that was below the mount, and nobody would hear of it. A daemon that is gone leaves a dead
-//! mount, or a device that waits, which every command knows how to deal with.
+//! directory below the mount, without an error. A daemon that is gone leaves a dead mount, or a
+//! device that waits, which every command knows how to deal with.
 
 use std::sync::Once;
 
 /// From now on a panic on any thread prints what it has to say and ends the process, by SIGABRT.
 ///
-/// Before there is an attach point a panic unwinds, and the command that started the daemon is told.
+/// Before there is an attach point a panic unwinds, and the command that started the daemon hears
+/// of it.
 pub(crate) fn end_the_process_from_now_on() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

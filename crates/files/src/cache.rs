@@ -60,7 +60,8 @@ pub(crate) struct Cache {
     attempt: u64,
     saved: Vec<Saved>,
     spare: Vec<Box<Block>>,
-    /// Slots that were marked as changed since the last set. Some are there twice, or not changed any more.
+    /// Slots that were marked as changed since the last set. Some are there twice, or not changed
+    /// any more.
     changed: Vec<usize>,
     /// How many of them there were before the step.
     changed_before: usize,

@@ -3,12 +3,13 @@
 use crate::cache::{BlockMap, Cache};
 use crate::canary::{Canary, sings};
 use crate::io::{Command, Io, IoError};
+use crate::locks::Locks;
 use crate::order::Order;
 use crate::request::{Reply, Request};
 use crate::set::STEP_BLOCKS_MAX;
 use crate::space::Run;
 use crate::stop::{Role, Step, Stop};
-use crate::task::{Progress, Task, Work};
+use crate::task::{Progress, Task, Ticket, Work};
 use crate::traffic::Traffic;
 use crate::tree::Tree;
 use coulter::buffer::Buffer;
@@ -71,13 +72,6 @@ pub fn read_span(offset: u64, length: u32) -> usize {
     ((end.div_ceil(BLOCK_SIZE as u64) - first) as usize) * BLOCK_SIZE
 }
 
-/// A task that waits for a command: its place, and which of the tasks that had it.
-#[derive(Clone, Copy)]
-pub(crate) struct Ticket {
-    task: usize,
-    generation: u64,
-}
-
 /// What a command that is out was for.
 pub(crate) enum Pending {
     Superblock,
@@ -115,13 +109,6 @@ enum State {
     Refused(i32),
 }
 
-/// Who may change a file's blocks, while that takes more than a step.
-struct Lock {
-    inode: u64,
-    owner: usize,
-    waiting: Vec<usize>,
-}
-
 /// How often the kernel knows a node.
 #[derive(Default)]
 struct Known {
@@ -152,7 +139,7 @@ pub struct Files {
     waiting_for_blocks: BlockMap<Vec<usize>>,
     waiting_for_traffic: Vec<usize>,
     pub(crate) waiting_for_flush: Vec<usize>,
-    locks: Vec<Lock>,
+    pub(crate) locks: Locks,
     ios: VecDeque<Io>,
     pending: Vec<Option<Pending>>,
     idle_pending: Vec<u32>,
@@ -189,7 +176,7 @@ impl Files {
             waiting_for_blocks: BlockMap::default(),
             waiting_for_traffic: Vec::new(),
             waiting_for_flush: Vec::new(),
-            locks: Vec::new(),
+            locks: Locks::default(),
             ios: VecDeque::new(),
             pending: Vec::new(),
             idle_pending: Vec::new(),
@@ -566,7 +553,7 @@ impl Files {
                     self.tasks[id] = Some(task);
                 }
                 Progress::Ends(result) => {
-                    self.unlock(id);
+                    self.locks.unlock(id, &mut self.ready);
                     self.idle_tasks.push(id);
                     self.responses.extend(task.answer(result));
                 }
@@ -652,39 +639,6 @@ impl Files {
         self.is_ordered = true;
         let now = self.now_ns;
         self.oldest_change_ns.get_or_insert(now);
-    }
-
-    /// Makes the task the only one that changes the blocks of a file; false if it has to wait for that.
-    pub(crate) fn lock(&mut self, id: usize, inode: u64) -> bool {
-        match self.locks.iter_mut().find(|lock| lock.inode == inode) {
-            Some(lock) if lock.owner == id => true,
-            Some(lock) => {
-                lock.waiting.push(id);
-                false
-            }
-            None => {
-                self.locks.push(Lock { inode, owner: id, waiting: Vec::new() });
-                true
-            }
-        }
-    }
-
-    /// Whether somebody else changes the blocks of a file; then the task waits.
-    pub(crate) fn must_wait(&mut self, id: usize, inode: u64) -> bool {
-        match self.locks.iter_mut().find(|lock| lock.inode == inode && lock.owner != id) {
-            Some(lock) => {
-                lock.waiting.push(id);
-                true
-            }
-            None => false,
-        }
-    }
-
-    pub(crate) fn unlock(&mut self, id: usize) {
-        while let Some(place) = self.locks.iter().position(|lock| lock.owner == id) {
-            let lock = self.locks.swap_remove(place);
-            self.ready.extend(lock.waiting);
-        }
     }
 
     /// One more lookup of a node was answered.

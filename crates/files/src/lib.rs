@@ -34,6 +34,7 @@ mod files;
 mod gather;
 mod io;
 mod items;
+mod locks;
 mod namespace;
 pub mod order;
 mod request;

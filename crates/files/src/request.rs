@@ -119,8 +119,8 @@ pub enum RenameFlags {
     NoReplace,
     /// The two change places.
     Exchange,
-    /// As [`RenameFlags::Replace`]; and what was moved leaves a whiteout, which hides what overlayfs has
-    /// below that name: a device of the number 0.
+    /// As [`RenameFlags::Replace`]; and what was moved leaves a whiteout, a device of the number 0,
+    /// which hides what overlayfs has below that name.
     Whiteout {
         /// Its owner.
         uid: u32,

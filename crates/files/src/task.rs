@@ -33,7 +33,7 @@ impl Task {
         Task { request, now, work, out: 0, failed: None, old, reply: None, ending: None, lent }
     }
 
-    /// What the file system does unasked.
+    /// A task of the file system's own.
     pub(crate) fn of_itself(work: Work) -> Task {
         Task::new(None, work, Time::default())
     }
@@ -71,6 +71,13 @@ impl Task {
             _ => buffer,
         }
     }
+}
+
+/// A task that waits for a command: its place, and which of the tasks that had it.
+#[derive(Clone, Copy)]
+pub(crate) struct Ticket {
+    pub(crate) task: usize,
+    pub(crate) generation: u64,
 }
 
 /// What an operation does, and how far it is.

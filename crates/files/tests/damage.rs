@@ -122,7 +122,6 @@ fn each_damaged_block_of_a_file_is_found_only_if_data_is_read() {
     }
 }
 
-/// What is lost with a leaf is told of each file that it belongs to.
 #[test]
 fn what_a_lost_leaf_held_is_told_of_every_file() {
     let mut mount = Mount::new(16_384, 2000, 1);

@@ -1,4 +1,4 @@
-//! What single nodes are like after single operations: modes, rights, handles, whiteouts.
+//! Single operations and the node after each: modes, rights, handles, whiteouts.
 
 mod common;
 
@@ -54,7 +54,7 @@ fn a_directory_made_in_a_set_gid_directory_is_set_gid_also_with_a_default_list()
     assert_eq!(mode(&mut mount, plain) & 0o7777, 0o2775);
 }
 
-/// What changes the content of a file.
+/// Makes a request that changes the content of a file.
 type Changing = fn(u64) -> Request;
 
 #[test]

@@ -1,4 +1,4 @@
-//! The data of files: each block that an extent refers to can be read, as far as the volume's checksums say.
+//! The data of files: each block that an extent refers to can be read, by the volume's checksums.
 
 use super::facts::Bits;
 use super::{Finding, Report};
@@ -8,8 +8,8 @@ use coulter_format::files::{Extent, Key, Kind, Node};
 
 type Read<'a, E> = &'a mut dyn FnMut(u64) -> Result<Block, E>;
 
-/// Reads every block of every file, after [`super::check`] has looked at the rest. `progress` is told of each
-/// block.
+/// Reads every block of every file, after [`super::check`] has looked at the rest. Calls
+/// `progress` for each block.
 pub fn check_data<E>(read: Read<'_, E>, report: &mut Report, progress: &mut dyn FnMut()) {
     let Some(superblock) = report.superblock else { return };
     let mut seen = Bits::new(superblock.block_count);
@@ -46,7 +46,7 @@ fn check_item<E>(
     else {
         return;
     };
-    // What lies outside was told.
+    // `check` has named blocks beyond the end.
     let count = u64::from(extent.count).min(blocks.saturating_sub(extent.block));
     let (inode, mut lost) = (key.object(), None);
     for index in 0..count {

@@ -85,10 +85,7 @@ impl fmt::Display for Finding {
                 write!(f, "directory {directory} names inode {inode}, which there is not")
             }
             Kind { directory, inode } => {
-                write!(
-                    f,
-                    "directory {directory} says another kind of inode {inode} than that itself"
-                )
+                write!(f, "directory {directory} says another kind of inode {inode} than that")
             }
             Links { inode, said, found } => {
                 write!(f, "inode {inode} says that it has {said} links, and has {found}")

@@ -47,7 +47,7 @@ impl Rescued {
         self.inode.map_or(0, |inode| inode.blocks.saturating_sub(found))
     }
 
-    /// What the inode says of its attributes and what is not there.
+    /// Attributes that the inode's flags name and that are not there.
     pub fn lost_lists(&self) -> impl Iterator<Item = &'static str> {
         let flags = self.inode.map_or(0, |inode| inode.flags);
         let has = |prefix: &[u8]| {
@@ -99,7 +99,7 @@ pub struct Rescue {
 }
 
 impl Rescue {
-    /// Whether attributes of an inode may have been in a leaf that is lost.
+    /// Returns whether attributes of an inode may have been in a leaf that is lost.
     pub fn may_lack_attributes(&self, inode: u64) -> bool {
         let first = Key::new(inode, Kind::Xattr, 0);
         let last = Key::new(inode, Kind::Xattr, POSITION_MAX);

@@ -147,9 +147,9 @@ enum Cache {
 
 /// Check a file system for faults, read-only.
 ///
-/// Every node, name, inode and reference to a block is compared with every other one that speaks of the same
-/// thing. Data is read only with --data. It must not be mounted. Ends with 1 if anything is wrong. `coulter
-/// check` looks at the store below.
+/// Every node, name, inode and reference to a block is compared with every other one that speaks of
+/// the same thing. Data is read only with --data. It must not be mounted. Ends with 1 if anything
+/// is wrong. `coulter check` looks at the store below.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -168,7 +168,7 @@ struct Check {
     json: bool,
 }
 
-/// What `check --json` prints.
+/// The output of `check --json`.
 #[derive(Serialize)]
 struct Findings<'a> {
     findings: Vec<String>,
@@ -474,7 +474,8 @@ impl Check {
             false => "data not read (--data does that)".to_owned(),
         };
         terminal::print(&format!(
-            "{GREEN}sound{GREEN:#}: {} inodes, {} of them directories, {} names, {} in files, {} free, {data}",
+            "{GREEN}sound{GREEN:#}: {} inodes, {} of them directories, {} names, {} in files, \
+             {} free, {data}",
             counters.inodes,
             counters.directories,
             counters.names,

@@ -260,7 +260,8 @@ impl Tree {
         self.set_inode(number, &inode)
     }
 
-    /// A change of content or owner takes the program's rights away, whoever makes it. Whether it had any.
+    /// A change of content or owner takes the program's rights away, also if root makes it. Returns
+    /// true if it had any.
     pub(crate) fn drop_capability(&mut self, number: u64, now: Time) -> Step<bool> {
         let has = self.inode(number)?.flags & FLAG_CAPABILITY != 0;
         if has {

@@ -44,7 +44,7 @@ impl Files {
         work: &mut Allocate,
     ) -> Progress {
         let number = work.inode;
-        if !self.lock(id, number) {
+        if !self.locks.lock(id, number) {
             return Progress::Waits;
         }
         if let Some(errno) = task.failed {

@@ -13,7 +13,7 @@ const ORPHANS_MAX: usize = 64;
 
 impl Files {
     pub(crate) fn run_reap(&mut self, id: usize, inode: u64) -> Progress {
-        if !self.lock(id, inode) {
+        if !self.locks.lock(id, inode) {
             return Progress::Waits;
         }
         self.make_room();

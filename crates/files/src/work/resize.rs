@@ -26,7 +26,7 @@ impl Files {
         resize: &mut Resize,
     ) -> Progress {
         let (number, size, now) = (resize.inode, resize.size, task.now);
-        if !self.lock(id, number) {
+        if !self.locks.lock(id, number) {
             return Progress::Waits;
         }
         if let Some(errno) = task.failed {

@@ -74,7 +74,7 @@ impl Files {
             if let Some(errno) = task.failed {
                 return Progress::Ends(Err(errno));
             }
-            if self.must_wait(id, write.inode) {
+            if self.locks.must_wait(id, write.inode) {
                 return Progress::Waits;
             }
             match self.write_part(id, task, write) {
@@ -103,7 +103,7 @@ impl Files {
         }
         let mut edges = write.edges.take().unwrap_or_default();
         if !edges.is_empty() || needs_lock {
-            if !self.lock(id, inode) {
+            if !self.locks.lock(id, inode) {
                 write.edges = Some(edges);
                 return Progress::Waits;
             }
@@ -149,7 +149,7 @@ impl Files {
             self.split_size(id, inode, plan.size, changed.end);
         }
         write.done += (changed.end - part.start) as usize;
-        self.unlock(id);
+        self.locks.unlock(id, &mut self.ready);
         Progress::Yields
     }
 }

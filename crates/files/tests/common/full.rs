@@ -91,7 +91,7 @@ impl Writer {
     }
 }
 
-/// Writes of several steps meet the end of the space beside readers of a file that nobody changes.
+/// Writes of several steps meet the end of the space beside readers of a file that stays as it is.
 pub fn writers_that_meet_a_full_file_system() {
     let full: u32 = (0..3).map(beside_readers).sum();
     assert!(full > 50, "{full} writes found no room");

@@ -1,11 +1,11 @@
 //! A file system on a volume in plain memory, driven one operation at a time.
 //!
-//! The volume takes commands in order and completes them late: a read that overlaps a write which is out
-//! may see the block before or after it. It keeps the list of what was submitted, so that a test can ask
-//! for the content after any prefix of it.
+//! The volume takes commands in order and completes them late: a read beside a write which is out
+//! sees the block before or after it. It keeps a list of commands, for the content after any prefix.
 #![allow(unreachable_pub, dead_code, reason = "each test uses a part of it")]
 
 pub mod ace;
+mod checked;
 pub mod engine;
 pub mod errors;
 pub mod full;
@@ -14,6 +14,7 @@ pub mod power;
 pub mod scenes;
 pub mod sequences;
 
+pub use checked::{check, orphan_count};
 use coulter::buffer::Buffer;
 use coulter_files::{
     Attributes, BLOCK_SIZE, Change, Command, CreateOptions, Files, Io, IoError, Name, NewNode,
@@ -142,7 +143,7 @@ pub struct InMemory {
     random: Random,
     /// A block that cannot be read.
     damaged: Option<u64>,
-    /// What fails from now on.
+    /// Commands that fail from now on.
     pub fails: Option<Fails>,
     /// Commands that are out and will fail.
     failed: BTreeMap<u32, IoError>,
@@ -167,7 +168,7 @@ pub struct Mount<B: Backend = InMemory> {
     lent: BTreeMap<u64, usize>,
 }
 
-/// Where a buffer's memory is; 0 if it has none.
+/// The place of a buffer's memory; 0 if it has none.
 fn address(buffer: &mut Buffer) -> usize {
     if buffer.capacity() == 0 { 0 } else { buffer.as_mut_pointer() as usize }
 }
@@ -181,9 +182,7 @@ impl InMemory {
         let (random, failed) = (Random::new(seed), BTreeMap::new());
         InMemory { volume, out: Vec::new(), random, damaged: None, fails: None, failed }
     }
-}
 
-impl InMemory {
     /// Nobody reads blocks of which a change is out: what comes back may be of the time before.
     fn assert_settled(&self, first: u64, count: u64) {
         for out in &self.out {
@@ -597,17 +596,4 @@ fn check_changes(changes: &[Change], length: usize) {
     let discarded = changes.iter().filter(|change| change.discard);
     let updates: u64 = discarded.map(|c| c.count / 512 + 1022.min(c.count)).sum();
     assert!(stored + updates <= 1024, "{updates} updates");
-}
-
-/// What the checker finds in a volume.
-pub fn check(volume: &Volume) -> Vec<String> {
-    let mut read = |block: u64| Ok::<Block, ()>(volume.block(block));
-    let report = coulter_check::files::check(&mut read, volume.block_count);
-    report.findings.iter().map(ToString::to_string).collect()
-}
-
-/// Inodes that wait to be taken away.
-pub fn orphan_count(volume: &Volume) -> u64 {
-    let mut read = |block: u64| Ok::<Block, ()>(volume.block(block));
-    coulter_check::files::check(&mut read, volume.block_count).counters.orphans
 }

@@ -1,7 +1,7 @@
 //! Replies to the kernel: values to bytes, in one buffer that is reused.
 
 use super::message::init_flag;
-use super::writers::Writers;
+use super::writers::{BLOCK_SIZE, VALID_SECONDS, Writers};
 use coulter_files::{Attributes, Inode, Listing, Time, Usage};
 
 /// The version of the protocol that this module implements.
@@ -10,8 +10,6 @@ const MINOR: u32 = 45;
 const DIRECT_MINOR_MIN: u32 = 45;
 /// Versions below lack messages that are needed (Linux 5.4).
 pub(super) const MINOR_MIN: u32 = 31;
-/// Seconds for which the kernel may cache names and most attributes; only this mount changes them.
-pub(super) const VALID_SECONDS: u64 = 3600;
 /// Asynchronous requests in flight at a time.
 const BACKGROUND_MAX: u16 = 512;
 /// Pages stay when a file is opened.
@@ -21,7 +19,6 @@ const OPEN_KEEP_CACHE: u32 = 1 << 1;
 const OPEN_DIRECT: u32 = 1 << 0 | 1 << 6;
 /// Bits of `statx` that are known: the basic ones, and the time of birth.
 const STATX_MASK: u32 = 0x7ff | 0x800;
-pub(super) const BLOCK_SIZE: u32 = 4096;
 
 /// What the kernel and the mount agree on.
 #[derive(Clone, Copy, Debug)]

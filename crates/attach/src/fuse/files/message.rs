@@ -251,7 +251,7 @@ pub(super) enum Message<'a> {
     Unknown,
 }
 
-/// What a file is opened for.
+/// How a program opens a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Reads,
@@ -260,10 +260,8 @@ pub(super) enum Access {
 
 impl Access {
     fn of(flags: u32) -> Access {
-        match flags as i32 & libc::O_ACCMODE {
-            libc::O_RDONLY => Access::Reads,
-            _ => Access::Writes,
-        }
+        let reads = flags as i32 & libc::O_ACCMODE == libc::O_RDONLY;
+        if reads { Access::Reads } else { Access::Writes }
     }
 }
 
@@ -342,21 +340,16 @@ impl<'a> Message<'a> {
             opcode::SETATTR => Message::SetAttributes(attributes(&mut fields)?),
             opcode::STATFS => Message::StatFs,
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => Message::Sync,
-            opcode::RELEASE => {
-                let _handle = fields.u64()?;
-                Message::Release { access: Access::of(fields.u32()?) }
-            }
+            opcode::RELEASE => Message::release(&mut fields)?,
             opcode::RELEASEDIR | opcode::ACCESS => Message::Nothing,
             opcode::INTERRUPT => Message::Silent,
             opcode::DESTROY => Message::Destroy,
             opcode::FALLOCATE => {
-                let _handle = fields.u64()?;
-                let (offset, length) = (fields.u64()?, fields.u64()?);
+                let (_handle, offset, length) = (fields.u64()?, fields.u64()?, fields.u64()?);
                 Message::Allocate { offset, length, mode: allocate_mode(fields.u32()?) }
             }
             opcode::LSEEK => {
-                let _handle = fields.u64()?;
-                let offset = fields.u64()?;
+                let (_handle, offset) = (fields.u64()?, fields.u64()?);
                 let whence = match fields.u32()? as i32 {
                     libc::SEEK_DATA => Some(Whence::Data),
                     libc::SEEK_HOLE => Some(Whence::Hole),
@@ -375,15 +368,21 @@ impl<'a> Message<'a> {
                 let _handle_and_flags = (fields.u64()?, fields.u32()?);
                 Message::Ioctl { command: fields.u32()? }
             }
-            opcode::OPEN => {
-                let flags = fields.u32()?;
-                let is_direct = flags & libc::O_DIRECT as u32 != 0;
-                Message::Open { access: Access::of(flags), is_direct }
-            }
+            opcode::OPEN => Message::open(fields.u32()?),
             // Without handles the kernel need not ask before it opens a directory, nor before it closes.
             opcode::OPENDIR | opcode::FLUSH => Message::Unknown,
             _ => return Message::decode_names(opcode, fields, long_set_xattr),
         })
+    }
+
+    fn open(flags: u32) -> Message<'a> {
+        let is_direct = flags & libc::O_DIRECT as u32 != 0;
+        Message::Open { access: Access::of(flags), is_direct }
+    }
+
+    fn release(fields: &mut Fields<'a>) -> Option<Message<'a>> {
+        let (_handle, flags) = (fields.u64()?, fields.u32()?);
+        Some(Message::Release { access: Access::of(flags) })
     }
 
     /// Messages that hold names.
@@ -409,8 +408,7 @@ impl<'a> Message<'a> {
                 Message::Make { name: fields.last_name()?, mode, umask, device: 0, opens: None }
             }
             opcode::CREATE | opcode::TMPFILE => {
-                let (flags, mode) = (fields.u32()?, fields.u32()?);
-                let opens = Access::of(flags);
+                let (opens, mode) = (Access::of(fields.u32()?), fields.u32()?);
                 let (umask, _flags) = (fields.u32()?, fields.u32()?);
                 let mode = mode & !libc::S_IFMT | libc::S_IFREG;
                 if opcode == opcode::TMPFILE {
@@ -429,16 +427,7 @@ impl<'a> Message<'a> {
             }
             opcode::RENAME2 => {
                 let (to, flags, _padding) = (fields.u64()?, fields.u32()?, fields.u32()?);
-                let flags = match flags {
-                    0 => Some(RenameFlags::Replace),
-                    libc::RENAME_NOREPLACE => Some(RenameFlags::NoReplace),
-                    libc::RENAME_EXCHANGE => Some(RenameFlags::Exchange),
-                    libc::RENAME_WHITEOUT => {
-                        // The message's header says who makes it.
-                        Some(RenameFlags::Whiteout { uid: 0, gid: 0 })
-                    }
-                    _ => None,
-                };
+                let flags = rename_flags(flags);
                 let (name, new_name) = (fields.name()?, fields.last_name()?);
                 Message::Rename { to, name, new_name, flags }
             }
@@ -495,6 +484,17 @@ fn attributes(fields: &mut Fields<'_>) -> Option<Attributes> {
         changed: has(set::CTIME).then(|| time(2)),
         kills_privileges: has(set::KILL_SUIDGID),
     })
+}
+
+fn rename_flags(flags: u32) -> Option<RenameFlags> {
+    match flags {
+        0 => Some(RenameFlags::Replace),
+        libc::RENAME_NOREPLACE => Some(RenameFlags::NoReplace),
+        libc::RENAME_EXCHANGE => Some(RenameFlags::Exchange),
+        // The message's header says who makes it.
+        libc::RENAME_WHITEOUT => Some(RenameFlags::Whiteout { uid: 0, gid: 0 }),
+        _ => None,
+    }
 }
 
 fn allocate_mode(mode: u32) -> Option<AllocateMode> {

@@ -16,8 +16,7 @@
 //!
 //! # What the kernel keeps
 //! Only this mount changes the file system, so the kernel may cache names,
-//! attributes, pages and listings for any time, but for what a write changes unasked; see `writers`.
-//! The kernel checks permissions
+//! attributes, pages and listings for any time; `writers` has the exceptions. The kernel checks permissions
 //! (`default_permissions`) and keeps locks. Files and directories have no handles: the kernel opens
 //! them without a message.
 

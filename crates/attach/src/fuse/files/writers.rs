@@ -1,20 +1,24 @@
 //! Which attributes the kernel may keep: all but those that a write changes without a word to it.
 //!
-//! - A write takes set-uid and set-gid away here (`HANDLE_KILLPRIV_V2`), and the kernel does not see that.
-//!   So it asks again for the attributes of a program that has these bits, before it runs it.
-//! - With write-back the kernel has bytes that this side does not know of, and asks for the blocks of a file
-//!   only when the attributes that it has are no longer valid. So they are not kept while a file is open for
-//!   writing, and such a file has at least one sector: a program that reads "no blocks" reads no bytes.
+//! - A write takes set-uid and set-gid away here (`HANDLE_KILLPRIV_V2`), and the kernel does not
+//!   see that. So it asks for the attributes of a program with these bits before it runs it.
+//! - With write-back the kernel has bytes that this side does not know, and asks for the blocks of
+//!   a file only when its attributes are no longer valid. So the kernel does not keep them while a
+//!   file is open for writing. Such a file has at least one sector, because some programs do not
+//!   read a file without blocks.
 
-use super::answers::{BLOCK_SIZE, VALID_SECONDS};
 use super::message::Access;
 use coulter_files::Inode;
 use std::collections::HashMap;
 
+/// Seconds for which the kernel may cache names and most attributes; only this mount changes them.
+pub(super) const VALID_SECONDS: u64 = 3600;
+pub(super) const BLOCK_SIZE: u32 = 4096;
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Writers {
-    /// Whether the kernel writes back.
+    /// The kernel writes back.
     writes_back: bool,
     /// How often each node is open for writing. Empty unless the kernel writes back.
     open: HashMap<u64, u32>,
