@@ -45,7 +45,8 @@ mod tests {
             let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
             std::fs::read_to_string(path).expect("the page is there")
         };
-        for (page, text) in ["json.md", "operation.md", "cleaning.md"].map(|name| (name, page(name)))
+        for (page, text) in
+            ["json.md", "operation.md", "cleaning.md"].map(|name| (name, page(name)))
         {
             for name in &chosen {
                 assert!(text.contains(&format!("`{name}`")), "docs/{page} does not tell of {name}");

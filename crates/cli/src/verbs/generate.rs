@@ -130,7 +130,8 @@ mod tests {
     fn verb_rows() -> String {
         let whole = CommandLine::command();
         let verbs = visible_parts(&whole).flat_map(|verb| {
-            let parts = visible_parts(verb).map(|part| (format!("{} ", verb.get_name()), part));
+            let parts =
+                visible_parts(verb).map(move |part| (format!("{} ", verb.get_name()), part));
             std::iter::once((String::new(), verb)).chain(parts)
         });
         let row = |(path, verb): (String, &Command)| {
