@@ -114,7 +114,7 @@ impl<L: Lower> Overlay<L> {
         };
         adopted.fault = None;
         adopted.lock = Lock::default();
-        self.faults -= 1;
+        self.faults.remove(&record);
         self.orphans.retain(|other| *other != record);
         self.store.by_number.insert(inode, record);
         Ok(())

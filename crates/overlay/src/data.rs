@@ -150,7 +150,7 @@ impl<L: Lower> Overlay<L> {
         let adopted = self.store.adopted_mut(record);
         // Only the time of change can be ours: size and content are not touched before settling.
         adopted.record.lower.changed = status.changed;
-        adopted.is_dirty = true;
+        self.store.dirty.insert(record);
     }
 
     /// A write to a file of which no block is in the store yet.
@@ -292,6 +292,10 @@ impl<L: Lower> Overlay<L> {
         if kills_privileges {
             self.strip_privileges(number, &handle)?;
             self.note_lower(record);
+        } else if std::mem::take(&mut self.store.adopted_mut(record).may_have_capability)
+            && self.strip_capability(number, &handle)?
+        {
+            self.note_lower(record);
         }
         if missing > 0 { self.take_space(record, number, offset, length) } else { Ok(true) }
     }
@@ -335,7 +339,9 @@ impl<L: Lower> Overlay<L> {
     pub(crate) fn space_is_taken(&mut self, number: u64, handle: &Handle) {
         let Some(record) = self.store.record_of(number, handle) else { return };
         let adopted = self.store.adopted_mut(record);
-        adopted.is_dirty |= std::mem::take(&mut adopted.record.is_taking_space);
+        if std::mem::take(&mut adopted.record.is_taking_space) {
+            self.store.dirty.insert(record);
+        }
     }
 
     fn has_hole(&mut self, handle: &Handle, start: u64, end: u64) -> Outcome<bool> {
@@ -437,9 +443,8 @@ impl<L: Lower> Overlay<L> {
         let bytes = image.unwrap_or(&payload);
         let blocks = bytes.len() as u64 / BLOCK;
         let (old_size, end) = (self.store.adopted(record).record.size, data.first + blocks);
-        let adopted = self.store.adopted_mut(record);
-        adopted.record.modified = data.now;
-        adopted.is_dirty = true;
+        self.store.adopted_mut(record).record.modified = data.now;
+        self.store.dirty.insert(record);
         let stretches = data.first / WINDOW_BLOCKS..end.div_ceil(WINDOW_BLOCKS);
         let is_there = |stretch| self.store.adopted(record).windows.contains_key(&stretch);
         let is_plain = stretches.end - stretches.start == 1 && stretches.clone().all(is_there);
@@ -547,12 +552,17 @@ impl<L: Lower> Overlay<L> {
             self.lower.set(handle, &Settings { mode: Some(mode), ..Settings::default() })?;
             self.touch(number);
         }
+        self.strip_capability(number, handle).map(drop)
+    }
+
+    /// Takes capabilities away, as a write by anybody does; whether there were any.
+    fn strip_capability(&mut self, number: u64, handle: &Handle) -> Outcome<bool> {
         match self.lower.remove_xattr(handle, CAPABILITY) {
             Ok(()) => {
                 self.touch(number);
-                Ok(())
+                Ok(true)
             }
-            Err(libc::ENODATA | libc::EOPNOTSUPP) => Ok(()),
+            Err(libc::ENODATA | libc::EOPNOTSUPP) => Ok(false),
             Err(errno) => Err(errno),
         }
     }

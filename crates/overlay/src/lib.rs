@@ -64,6 +64,7 @@ mod mark;
 mod model;
 mod names;
 mod overlay;
+mod queue;
 mod recover;
 mod remembered;
 mod report;

@@ -142,6 +142,8 @@ impl<L: Lower> Overlay<L> {
             Request::Change { inode, changes } => self.resize(inode, &changes, now),
             Request::Allocate { inode, offset, length, mode } => {
                 self.handle_of(inode).and_then(|handle| {
+                    // Here it is root who does it, from whom the lower file system takes none.
+                    self.strip_privileges(inode, &handle)?;
                     self.lower.allocate(&handle, offset, length, mode)?;
                     self.touch(inode);
                     Ok(Reply::Done)
@@ -162,8 +164,9 @@ impl<L: Lower> Overlay<L> {
                             return self.settle_for(record, Work::new(id, request, now));
                         }
                         let length = length.min(COPY_MAX);
-                        let copied =
-                            self.lower.copy((&source, from_offset), (&target, to_offset), length);
+                        let copied = self.strip_privileges(to, &target).and_then(|()| {
+                            self.lower.copy((&source, from_offset), (&target, to_offset), length)
+                        });
                         self.touch(to);
                         copied.map(|count| Reply::Written(count as u32, Default::default()))
                     }
@@ -473,6 +476,9 @@ impl<L: Lower> Overlay<L> {
         }
         let handle = self.marked(inode, name)?;
         self.lower.set_xattr(&handle, name.bytes(), value, mode)?;
+        if let Some(record) = self.store.record_of(inode, &handle) {
+            self.store.adopted_mut(record).may_have_capability = true;
+        }
         if kills_set_gid {
             let mode = self.lower.status(&handle)?.mode & 0o7777 & !libc::S_ISGID;
             self.lower.set(&handle, &Settings { mode: Some(mode), ..Settings::default() })?;

@@ -160,13 +160,15 @@ pub struct Overlay<L: Lower> {
     /// Records whose lower file is not what they say (R9).
     pub(crate) orphans: Vec<u32>,
     /// Records with a fault.
-    pub(crate) faults: u64,
+    pub(crate) faults: BTreeSet<u32>,
     pub(crate) counters: Counters,
     /// What was shown of it last.
     pub(crate) shown: Shown,
     /// A write or a flush of the store failed: nothing is changed any more.
     pub(crate) failed: Option<i32>,
     pub(crate) is_ending: bool,
+    /// The last mount was closed in order.
+    pub(crate) was_clean: bool,
     pub(crate) now_ns: u64,
     pub(crate) last_request_ns: u64,
     pub(crate) unflushed_since_ns: Option<u64>,
@@ -212,11 +214,12 @@ impl<L: Lower> Overlay<L> {
             settling: Settling::default(),
             forgettable: BTreeSet::new(),
             orphans: Vec::new(),
-            faults: 0,
+            faults: BTreeSet::new(),
             counters: Counters::default(),
             shown: Shown::default(),
             failed: None,
             is_ending: false,
+            was_clean: true,
             now_ns: 0,
             last_request_ns: 0,
             unflushed_since_ns: None,

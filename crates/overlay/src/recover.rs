@@ -102,6 +102,7 @@ impl<L: Lower> Overlay<L> {
         let was_clean = superblock.is_clean;
         let serial = superblock.serial + SERIALS_PER_MOUNT;
         overlay.store.superblock = Superblock { is_clean: false, serial, ..superblock };
+        overlay.was_clean = was_clean;
         overlay.note_opened();
         // Serials of this mount come from before those of the next.
         overlay.store.superblock.serial = superblock.serial;
@@ -189,9 +190,8 @@ impl<L: Lower> Overlay<L> {
 
     /// Nothing of the record's file is served any more, for this reason.
     pub(crate) fn set_fault(&mut self, record: u32, why: &'static str) {
-        let fault = &mut self.store.adopted_mut(record).fault;
-        self.faults += u64::from(fault.is_none());
-        *fault = Some(why);
+        self.faults.insert(record);
+        self.store.adopted_mut(record).fault = Some(why);
     }
 
     /// The lower file is the record's: whether it is as it was left.
@@ -214,7 +214,7 @@ impl<L: Lower> Overlay<L> {
         if is_taking_space && is_same {
             adopted.record.lower.modified = now.modified;
         }
-        adopted.is_dirty = true;
+        self.store.dirty.insert(record);
         if state != RecordState::Settling && !is_same {
             self.set_fault(record, "its lower file was changed while nothing was mounted");
         }

@@ -105,7 +105,7 @@ impl<L: Lower> Overlay<L> {
             settled_files: self.store.settled,
             settle_backlog_files: self.settling.backlog(),
             orphans: self.orphans.len() as u64,
-            faults_total: self.faults,
+            faults_total: self.faults.len() as u64,
             stored_bytes: self.store.mapped * BLOCK,
             capacity_bytes: self.store.superblock.capacity * BLOCK,
             windows: (self.store.windows.len() - self.store.free_windows.len()) as u64,
@@ -124,9 +124,10 @@ impl<L: Lower> Overlay<L> {
     /// The object that `coulter overlay status` shows.
     pub(crate) fn report(&self) -> String {
         let mut text = format!(
-            "{{\"remap\":\"{}\",\"settle\":\"{}\"",
+            "{{\"remap\":\"{}\",\"settle\":\"{}\",\"was_closed_in_order\":{}",
             self.options.remap.word(),
-            self.options.settle.word()
+            self.options.settle.word(),
+            self.was_clean
         );
         let figures = self.figures();
         for (name, value) in figures.named() {
@@ -156,12 +157,11 @@ impl<L: Lower> Overlay<L> {
     fn faults_from(&self, first: u32, count_max: usize) -> (String, Option<u32>) {
         let mut text = String::from("[");
         let mut count = 0;
-        let records = self.store.records.iter().enumerate().skip(first as usize);
-        for (number, adopted) in records {
-            let Some(adopted) = adopted.as_deref() else { continue };
+        for number in self.faults.range(first..).copied() {
+            let adopted = self.store.adopted(number);
             let Some(why) = adopted.fault else { continue };
             if count == count_max {
-                return (text + "]", Some(number as u32));
+                return (text + "]", Some(number));
             }
             let comma = if count > 0 { "," } else { "" };
             count += 1;
@@ -181,7 +181,7 @@ impl<L: Lower> Overlay<L> {
                 record.lower.size,
                 record.lower.modified.seconds,
                 record.lower.modified.nanoseconds,
-                self.orphans.contains(&(number as u32)),
+                self.orphans.contains(&number),
             );
         }
         (text + "]", None)

@@ -129,8 +129,8 @@ impl<L: Lower> Overlay<L> {
         let record = self.store.record_of(number, &handle);
         if let (Some(record), Some(modified)) = (record, settings.modified) {
             // That of the lower file stays, for changes of others are known by it.
-            let adopted = self.store.adopted_mut(record);
-            (adopted.record.modified, adopted.is_dirty) = (modified, true);
+            self.store.adopted_mut(record).record.modified = modified;
+            self.store.dirty.insert(record);
             settings.modified = None;
         }
         self.lower.set(&handle, &settings)?;

@@ -17,12 +17,13 @@ use crate::io::{Pending, Stage, Then};
 use crate::locks::Mode;
 use crate::lower::{Lower, Outcome, Settings};
 use crate::overlay::{Overlay, Work};
+use crate::queue::Queue;
 use crate::store::{Batch, Portion};
 use coulter::buffer::Buffer;
 use coulter_files::Command;
 use coulter_format::BLOCK_SIZE;
 use coulter_format::overlay::RecordState;
-use std::collections::VecDeque;
+use std::collections::HashMap;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Files at once.
@@ -75,7 +76,7 @@ impl Job {
 #[derive(Debug, Default)]
 pub(crate) struct Settling {
     /// Files that are to be settled.
-    pub(crate) queue: VecDeque<u32>,
+    pub(crate) queue: Queue,
     /// Those that are, in the order in which they were begun.
     pub(crate) jobs: Vec<Job>,
     /// How many are being made durable below.
@@ -85,7 +86,7 @@ pub(crate) struct Settling {
     /// How much is being written out below.
     write_outs: u32,
     /// Requests that want all of a file at home, and which.
-    waiting: Vec<(u32, Work)>,
+    waiting: HashMap<u32, Vec<Work>>,
     /// Those who want everything at home.
     all: Vec<u64>,
     /// The end of the mount, which waits for that too.
@@ -160,24 +161,17 @@ impl<L: Lower> Overlay<L> {
 
     /// Settles a file, and lets the request go on then.
     pub(crate) fn settle_for(&mut self, record: u32, work: Work) {
-        self.settling.waiting.push((record, work));
-        self.settling.queue.retain(|other| *other != record);
+        self.settling.waiting.entry(record).or_default().push(work);
         if !self.settling.is_at(record) {
-            self.settling.queue.push_front(record);
+            self.settling.queue.push_first(record);
         }
     }
 
     /// Has a file settled, if there is one that can be.
     pub(crate) fn enqueue(&mut self, record: u32) {
         let Some(Some(adopted)) = self.store.records.get(record as usize) else { return };
-        let state = adopted.record.state;
-        let is_served = matches!(state, RecordState::Live | RecordState::Settling)
-            && !adopted.record.is_nameless
-            && adopted.fault.is_none()
-            && !self.orphans.contains(&record);
-        let is_known = self.settling.queue.contains(&record) || self.settling.is_at(record);
-        if is_served && !is_known {
-            self.settling.queue.push_back(record);
+        if adopted.can_come_home() && !self.settling.is_at(record) {
+            self.settling.queue.push(record);
         }
     }
 
@@ -194,7 +188,7 @@ impl<L: Lower> Overlay<L> {
         if self.settling.jobs.len() == JOBS_MAX {
             return false;
         }
-        let Some(record) = self.settling.queue.pop_front() else {
+        let Some(record) = self.settling.queue.pop() else {
             return is_idle && self.settle_answered();
         };
         if self.can_be_settled(record) && !self.settling.is_at(record) {
@@ -491,10 +485,8 @@ impl<L: Lower> Overlay<L> {
 
     /// Lets those go on who waited for a file.
     fn release_waiting(&mut self, record: u32, error: Option<i32>) {
-        let waiting = std::mem::take(&mut self.settling.waiting);
-        for (other, work) in waiting {
+        for work in self.settling.waiting.remove(&record).unwrap_or_default() {
             match error {
-                _ if other != record => self.settling.waiting.push((other, work)),
                 None => self.ready.push_back(work),
                 Some(errno) => self.refuse(work, errno),
             }
@@ -532,7 +524,7 @@ impl<L: Lower> Overlay<L> {
     fn settle_stopped(&mut self, errno: i32) -> bool {
         self.settling.queue.clear();
         let waiting = std::mem::take(&mut self.settling.waiting);
-        waiting.into_iter().for_each(|(_, work)| self.refuse(work, errno));
+        waiting.into_values().flatten().for_each(|work| self.refuse(work, errno));
         for work in std::mem::take(&mut self.waiting_for_room) {
             self.refuse(work, libc::ENOSPC);
         }

@@ -66,10 +66,10 @@ pub(crate) struct Adopted {
     /// Blocks that are here.
     pub(crate) mapped: u64,
     pub(crate) lock: Lock,
-    /// The record was changed since it was written: times and what is noted of the lower file.
-    pub(crate) is_dirty: bool,
     /// The command that says durably that space is being taken below, once it is durable.
     pub(crate) space_noted: u64,
+    /// The lower file may give programs rights, which each write takes away.
+    pub(crate) may_have_capability: bool,
     /// Why nothing of it is served.
     pub(crate) fault: Option<&'static str>,
 }
@@ -81,10 +81,17 @@ impl Adopted {
             windows: BTreeMap::new(),
             mapped: 0,
             lock: Lock::default(),
-            is_dirty: false,
             space_noted: 0,
+            may_have_capability: true,
             fault: None,
         }
+    }
+
+    /// Whether its blocks can be brought home: its file is there, and has a name.
+    pub(crate) fn can_come_home(&self) -> bool {
+        matches!(self.record.state, RecordState::Live | RecordState::Settling)
+            && !self.record.is_nameless
+            && self.fault.is_none()
     }
 
     /// The first block behind the end.
@@ -140,6 +147,10 @@ pub(crate) struct Store {
     pub(crate) mapped: u64,
     /// Blocks that writes under way may add.
     pub(crate) reserved: u64,
+    /// Records that were changed since they were written: times and what is noted of the lower file.
+    pub(crate) dirty: BTreeSet<u32>,
+    /// All records by the number of their blocks that are here.
+    by_size: BTreeSet<(u64, u32)>,
 }
 
 impl Store {
@@ -155,6 +166,8 @@ impl Store {
             settled: 0,
             mapped: 0,
             reserved: 0,
+            dirty: BTreeSet::new(),
+            by_size: BTreeSet::new(),
         }
     }
 
@@ -188,6 +201,7 @@ impl Store {
             None => return None,
         };
         self.by_number.insert(adopted.record.number, record);
+        self.by_size.insert((adopted.mapped, record));
         self.records[record as usize] = Some(Box::new(adopted));
         Some(record)
     }
@@ -199,6 +213,7 @@ impl Store {
             self.records.push(None);
         }
         self.free_records.remove(&record);
+        self.by_size.insert((adopted.mapped, record));
         self.settled += u64::from(adopted.record.state == RecordState::Settled);
         self.records[record as usize] = Some(Box::new(adopted));
     }
@@ -223,7 +238,24 @@ impl Store {
         if self.by_number.get(&adopted.record.number) == Some(&record) {
             self.by_number.remove(&adopted.record.number);
         }
+        self.by_size.remove(&(adopted.mapped, record));
+        self.dirty.remove(&record);
         self.free_records.insert(record);
+    }
+
+    /// One more block of a record is here, or so many fewer are.
+    fn count_mapped(&mut self, record: u32, change: i64) {
+        let before = self.adopted(record).mapped;
+        let after = before.checked_add_signed(change).expect("what goes was there");
+        self.by_size.remove(&(before, record));
+        self.by_size.insert((after, record));
+        self.adopted_mut(record).mapped = after;
+        self.mapped = self.mapped.checked_add_signed(change).expect("what goes was there");
+    }
+
+    /// Records, that with most blocks here first.
+    pub(crate) fn fullest(&self) -> impl Iterator<Item = (u32, &Adopted)> {
+        self.by_size.iter().rev().map(|(_, record)| (*record, self.adopted(*record)))
     }
 
     /// The first host block of a window.
@@ -253,11 +285,8 @@ impl Store {
     /// Takes a window away from its owner. Its blocks must be discarded with that.
     pub(crate) fn remove_window(&mut self, window: u32) {
         let gone = self.windows[window as usize].take().expect("it is in use");
-        let count = gone.present.count();
-        let adopted = self.adopted_mut(gone.owner.record);
-        adopted.windows.remove(&gone.owner.stretch);
-        adopted.mapped -= count;
-        self.mapped -= count;
+        self.adopted_mut(gone.owner.record).windows.remove(&gone.owner.stretch);
+        self.count_mapped(gone.owner.record, -(gone.present.count() as i64));
         self.free_windows.insert(window);
     }
 
@@ -270,8 +299,7 @@ impl Store {
         if !found.present.has(index) {
             found.present.set(index);
             let record = found.owner.record;
-            self.mapped += 1;
-            self.adopted_mut(record).mapped += 1;
+            self.count_mapped(record, 1);
         }
     }
 
@@ -282,8 +310,7 @@ impl Store {
         if found.present.has(index) {
             found.present.clear(index);
             let record = found.owner.record;
-            self.mapped -= 1;
-            self.adopted_mut(record).mapped -= 1;
+            self.count_mapped(record, -1);
         }
     }
 
@@ -391,10 +418,8 @@ impl Store {
         batch.records.insert(RECORDS_START + u64::from(record) / RECORDS_PER_BLOCK as u64);
         let base = record as usize / RECORDS_PER_BLOCK * RECORDS_PER_BLOCK;
         for index in base..base + RECORDS_PER_BLOCK {
-            if let Some(Some(adopted)) = self.records.get_mut(index) {
-                // All of the block is written as it is when the batch is submitted, which is now.
-                adopted.is_dirty = false;
-            }
+            // All of the block is written as it is when the batch is submitted, which is now.
+            self.dirty.remove(&(index as u32));
         }
     }
 

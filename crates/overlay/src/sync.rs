@@ -114,7 +114,7 @@ impl<L: Lower> Overlay<L> {
             return self.end(Some(id), None, Ok(reply), Buffer::empty());
         };
         let reply = Then::Reply(Box::new(reply));
-        if self.store.adopted(record).is_dirty {
+        if self.store.dirty.contains(&record) {
             self.save_record(record, Some(id), reply);
         } else {
             self.flush(Some(id), None, reply);
@@ -140,13 +140,10 @@ impl<L: Lower> Overlay<L> {
         let task = self.add_task(id, None, Stage::Flush(then));
         loop {
             let mut batch = Batch::default();
-            for record in 0..self.store.records.len() {
-                if self.store.records[record].as_deref().is_some_and(|adopted| adopted.is_dirty) {
-                    self.store.batch_record(&mut batch, record as u32);
-                }
-                if batch.block_count() >= RECORDS_MAX {
-                    break;
-                }
+            while let Some(record) = self.store.dirty.first().copied()
+                && batch.block_count() < RECORDS_MAX
+            {
+                self.store.batch_record(&mut batch, record);
             }
             if batch.is_empty() {
                 return task;
@@ -166,7 +163,7 @@ impl<L: Lower> Overlay<L> {
         let number = self.store.adopted(record).record.number;
         self.store.set_state(record, RecordState::Dying);
         self.store.by_number.remove(&number);
-        self.settling.queue.retain(|other| *other != record);
+        self.settling.queue.remove(record);
         self.write_record(record);
         self.forgettable.insert(record);
         if crate::is_broken("R5") {
@@ -219,7 +216,7 @@ impl<L: Lower> Overlay<L> {
     /// Gives back a record and its windows.
     pub(crate) fn forget_record(&mut self, record: u32) {
         let task = self.add_task(None, None, Stage::Then(Then::Nothing));
-        self.faults -= u64::from(self.store.adopted(record).fault.is_some());
+        self.faults.remove(&record);
         self.task(task).outstanding += 1;
         self.give_back(record, 0, task);
         self.store.remove_record(record);
@@ -238,8 +235,11 @@ impl<L: Lower> Overlay<L> {
         }
         let forgettable = std::mem::take(&mut self.forgettable);
         self.forget_records(forgettable);
-        for adopted in self.store.records.iter_mut().flatten() {
-            adopted.is_dirty |= std::mem::take(&mut adopted.record.is_taking_space);
+        for (record, adopted) in self.store.records.iter_mut().enumerate() {
+            let Some(adopted) = adopted else { continue };
+            if std::mem::take(&mut adopted.record.is_taking_space) {
+                self.store.dirty.insert(record as u32);
+            }
         }
         let task = self.save_dirty(Some(id), Then::Reply(Box::new(Reply::Done)));
         self.store.superblock.is_clean = true;

@@ -2,7 +2,6 @@
 
 use crate::lower::Lower;
 use crate::overlay::{Overlay, SettleWhen, Work};
-use coulter_format::overlay::RecordState;
 
 /// What is not durable waits so long at most for a flush, in nanoseconds.
 const FLUSH_AGE_MAX_NS: u64 = 1_000_000_000;
@@ -36,15 +35,8 @@ impl<L: Lower> Overlay<L> {
         if self.settling.backlog() > 0 {
             return;
         }
-        let served = self.store.records.iter().enumerate().filter_map(|(record, adopted)| {
-            let adopted = adopted.as_deref()?;
-            let is_fit = matches!(adopted.record.state, RecordState::Live | RecordState::Settling)
-                && !adopted.record.is_nameless
-                && adopted.fault.is_none()
-                && !self.orphans.contains(&(record as u32));
-            is_fit.then_some((adopted.mapped, record as u32))
-        });
-        if let Some((_, record)) = served.max() {
+        let found = self.store.fullest().find(|(_, adopted)| adopted.can_come_home());
+        if let Some((record, _)) = found {
             self.settling.error = None;
             self.enqueue(record);
         }

@@ -3,5 +3,6 @@
 mod figures;
 mod orphans;
 mod refused;
+mod rights;
 mod settling;
 mod write_back;

@@ -275,6 +275,9 @@ impl Lower for ModelLower {
     }
 
     fn remove_xattr(&mut self, node: &Handle, name: &[u8]) -> Outcome<()> {
+        if !self.file(node)?.xattrs.contains_key(name) {
+            return Err(libc::ENODATA);
+        }
         self.touched(node)?.xattrs.remove(name).map(drop).ok_or(libc::ENODATA)
     }
 

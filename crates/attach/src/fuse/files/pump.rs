@@ -354,7 +354,10 @@ impl Pump {
                 (Asked::Data, Request::Read { inode, offset, length: size, buffer })
             }
             Message::Sync => (Asked::Done, Request::SyncNode { inode }),
+            Message::Ioctl { command: SETTLE_IOCTL } if header.uid != 0 => return Err(libc::EPERM),
             Message::Ioctl { command: SETTLE_IOCTL } => (Asked::Ioctl, Request::Settle),
+            // Others have their file synced, as `fsync` does for all who have it open.
+            Message::Ioctl { .. } if header.uid != 0 => (Asked::Ioctl, Request::SyncNode { inode }),
             Message::Ioctl { .. } => (Asked::Ioctl, Request::Sync),
             Message::StatFs => (Asked::Usage, Request::Statistics),
             Message::List { cookie, size, plus } => {
