@@ -72,6 +72,16 @@ pub fn of_directory(directory: &Path) -> Vec<String> {
     summed_up(holders, "something that /proc does not show")
 }
 
+/// Where the file system mounted on `directory` is mounted besides, and stays when it is unmounted there: then it
+/// goes on being used, and the directory shows what lies below.
+pub fn elsewhere(directory: &Path) -> Vec<String> {
+    let others = mounts::others_of(directory).unwrap_or_default();
+    match others.iter().map(|mount| mount.place_of(&mount.source)).collect::<Vec<_>>() {
+        places if places.is_empty() => places,
+        places => summed_up(places, ""),
+    }
+}
+
 /// The directories, files and mapped files of a process. Of our own only the open files: who started it
 /// works in the same directory, and is what a person can act on.
 fn paths_of(pid: u32) -> Vec<PathBuf> {

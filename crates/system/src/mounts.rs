@@ -24,6 +24,8 @@ pub type DeviceNumber = (u64, u64);
 pub struct Mount {
     /// Major and minor number of the device, `0:N` for one without a device.
     pub device_number: (u64, u64),
+    /// Which directory of the file system is seen there.
+    pub root: PathBuf,
     /// Where it is mounted.
     pub mount_point: PathBuf,
     /// `ext4`, `fuse.coulter`, …
@@ -34,6 +36,14 @@ pub struct Mount {
     pub options: String,
     /// A process in whose mount namespace it is mounted, unless it is our own.
     pub namespace_of: Option<u32>,
+    /// Its number, and that of the mount on which it is mounted.
+    pub id: u64,
+    /// See above.
+    pub parent: u64,
+    /// The group of mounts that pass on to each other what is mounted on them.
+    pub shared: Option<u64>,
+    /// The group that passes on to it.
+    pub master: Option<u64>,
 }
 
 impl Mount {
@@ -97,6 +107,13 @@ pub fn mounts_of(device: &Path) -> io::Result<Vec<Mount>> {
 /// out.
 pub fn mounts_of_everywhere(device: &Path) -> Vec<Mount> {
     let numbers = numbers_on(device);
+    let mut found: Vec<Mount> = tables().into_iter().flatten().collect();
+    found.retain(|mount| lies_on(mount, device, &numbers));
+    found
+}
+
+/// What is mounted in each mount namespace of a running process, our own first. What cannot be read is left out.
+fn tables() -> Vec<Vec<Mount>> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for pid in std::iter::once(None).chain(pids().map(Some)) {
@@ -104,11 +121,44 @@ pub fn mounts_of_everywhere(device: &Path) -> Vec<Mount> {
         let Ok(namespace) = fs::read_link(format!("{process}/ns/mnt")) else { continue };
         if seen.insert(namespace) {
             let table = table(Path::new(&format!("{process}/mountinfo")), pid);
-            found.extend(table.unwrap_or_default());
+            found.push(table.unwrap_or_default());
         }
     }
-    found.retain(|mount| lies_on(mount, device, &numbers));
     found
+}
+
+/// Mounts of the file system at `directory` that stay when it is unmounted there, in any mount namespace: bind
+/// mounts of it or of a part, and copies to which the kernel does not pass the unmount on. None if nothing is
+/// mounted there.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn others_of(directory: &Path) -> io::Result<Vec<Mount>> {
+    let Some(this) = mount_at(directory)? else { return Ok(Vec::new()) };
+    let tables = tables();
+    let place = tables.first().and_then(|own| place_in_parent(&this, own));
+    let mut found = Vec::new();
+    for table in &tables {
+        let goes_along = |mount: &Mount| match (place_in_parent(mount, table), &place) {
+            // The kernel passes the unmount on from the parent to its peers and to those that follow it.
+            (Some((parent, at)), Some((own_parent, own_at))) => {
+                let group = own_parent.shared;
+                at == *own_at && group.is_some() && [parent.shared, parent.master].contains(&group)
+            }
+            _ => false,
+        };
+        let is_it = |mount: &Mount| mount.namespace_of.is_none() && mount.id == this.id;
+        let others = table.iter().filter(|mount| mount.device_number == this.device_number);
+        found.extend(others.filter(|mount| !is_it(mount) && !goes_along(mount)).cloned());
+    }
+    Ok(found)
+}
+
+/// On which mount another one is mounted, and on which directory of its file system.
+fn place_in_parent<'a>(mount: &Mount, table: &'a [Mount]) -> Option<(&'a Mount, PathBuf)> {
+    let parent = table.iter().find(|parent| parent.id == mount.parent)?;
+    let below = mount.mount_point.strip_prefix(&parent.mount_point).ok()?;
+    Some((parent, parent.root.join(below)))
 }
 
 /// The topmost file system mounted exactly at `directory`, which must be absolute.
@@ -197,8 +247,16 @@ fn parse_number(text: &str) -> Option<DeviceNumber> {
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let separator = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+    let tag =
+        |name: &[u8]| fields[6..separator].iter().find_map(|it| number(it.strip_prefix(name)?));
     Some(Mount {
+        id: number(fields[0])?,
+        parent: number(fields[1])?,
+        shared: tag(b"shared:"),
+        master: tag(b"master:"),
         device_number: parse_number(std::str::from_utf8(fields[2]).ok()?)?,
+        root: unescape(fields[3]),
         mount_point: unescape(fields[4]),
         kind: String::from_utf8_lossy(fields.get(separator + 1)?).into_owned(),
         source: unescape(fields.get(separator + 2)?),
@@ -249,6 +307,8 @@ mod tests {
         assert_eq!(mount.kind, "ext4");
         assert_eq!(mount.source, Path::new("/dev/loop3"));
         assert_eq!(mount.options, "rw");
+        assert_eq!((mount.id, mount.parent, &*mount.root), (36, 35, Path::new("/")));
+        assert_eq!((mount.shared, mount.master), (Some(1), Some(2)));
     }
 
     #[test]

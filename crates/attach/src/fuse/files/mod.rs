@@ -28,8 +28,8 @@ pub mod overlay;
 mod pump;
 mod requests;
 mod sync;
-mod writers;
 mod watchdog;
+mod writers;
 
 pub use message::{SETTLE_IOCTL, SYNC_IOCTL};
 pub use mount::{FilesMount, MountError, MountOptions};

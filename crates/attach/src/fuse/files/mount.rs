@@ -247,6 +247,18 @@ impl FilesMount {
         };
         let limit = Instant::now() + BUSY_PATIENCE;
         loop {
+            let holders = match how {
+                Detach::IfIdle => holders::elsewhere(&self.mount_point),
+                Detach::Always => Vec::new(),
+            };
+            if !holders.is_empty() {
+                // A namespace that is just being made, or ends, is no user.
+                if Instant::now() >= limit {
+                    return Err(DetachError::Busy { address: self.address(), holders });
+                }
+                std::thread::sleep(BUSY_PAUSE);
+                continue;
+            }
             match rustix::mount::unmount(&self.mount_point, flags) {
                 Ok(()) => return Ok(()),
                 // Somebody else unmounted it already.
