@@ -2,7 +2,7 @@
 
 pub use coulter_terminal::{
     BAD, BOLD, GREEN, Rows, can_draw, note, path, print_error, progress, reader_leaves_within,
-    spinner,
+    spinner, word,
 };
 
 use crate::error::CliError;

@@ -84,6 +84,25 @@ pub fn path(path: &Path) -> String {
     text.chars().map(shown).collect()
 }
 
+/// A path as a word of a command, as a shell takes it.
+pub fn word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    if text.chars().any(char::is_control) {
+        // Bash and ksh understand this, and it stays on one line.
+        let escaped = |c: char| match c {
+            '\'' | '\\' => format!("\\{c}"),
+            c if c.is_control() => format!("\\u{:04x}", u32::from(c)),
+            c => c.to_string(),
+        };
+        return format!("$'{}'", text.chars().map(escaped).collect::<String>());
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 /// Prints a line of a result.
 ///
 /// # Errors
@@ -221,6 +240,21 @@ pub fn spinner(label: &str) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_of_a_command_is_what_a_shell_takes_for_it() {
+        let cases = [
+            ("/srv/data-1", "/srv/data-1"),
+            ("/srv/日本", "/srv/日本"),
+            ("/srv/my data", "'/srv/my data'"),
+            ("/srv/a'b$c", r"'/srv/a'\''b$c'"),
+            ("/srv/a\nb", r"$'/srv/a\u000ab'"),
+            ("", "''"),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(word(Path::new(path)), expected);
+        }
+    }
 
     #[test]
     fn a_reader_that_leaves_ends_the_wait() {

@@ -2,6 +2,7 @@
 
 mod detaching;
 mod hidden;
+mod marks;
 mod orphans;
 mod settling;
 
@@ -22,10 +23,11 @@ use coulter_attach::fuse::files::overlay;
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::points;
 use coulter_daemon::setting::{self, Setting};
-use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_daemon::state::{Entry, StateDirectory, name_of_store};
 use coulter_daemon::{launch, reclaim, service};
 use coulter_format::BLOCK_SIZE;
 use coulter_overlay::{Directory, Lower, Remap, SettleWhen};
+use coulter_system::dead_mounts;
 use coulter_system::mounts::{self, Mount};
 use coulter_terminal::Size;
 use detaching::Detach;
@@ -249,6 +251,23 @@ impl Overlay {
 }
 
 impl Attach {
+    /// Over a directory that has a store, and nothing else said.
+    fn again(directory: &Path) -> Attach {
+        Attach {
+            directory: directory.to_owned(),
+            store: None,
+            store_size: None,
+            remap: RemapChoice::Off,
+            settle: SettleChoice::Unmount,
+            cache: CacheChoice::Through,
+            name: None,
+            tune: Vec::new(),
+            metrics: None,
+            foreground: false,
+            json: false,
+        }
+    }
+
     fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let directory = self.free_directory(state)?;
         if directory == Path::new("/") {
@@ -258,20 +277,38 @@ impl Attach {
         if let Some(below) = mounts::first_below(&directory).ok().flatten() {
             let why =
                 format!("{} is mounted in it; an overlay is over one file system", below.display());
-            let help = format!("run `umount {}`, or take another directory", below.display());
+            let below = terminal::word(&below);
+            let help = format!("run `umount {below}`, or take another directory");
             return Err(unfit(&directory, why, help));
         }
         let lower = Directory::open(&directory).map_err(|error| {
             let help = "take a directory on ext4, XFS or Btrfs that root may write to".to_owned();
             unfit(&directory, error.to_string(), help)
         })?;
-        let store = self.find_store(&directory, &lower)?;
+        let name = self.name_for(&directory, state);
+        state.check_name(&name)?;
+        let (store, is_new) = self.find_store(&directory, &lower)?;
         drop(lower);
-        self.serve(state, &directory, &store)
+        self.serve(state, &directory, &store, name).inspect_err(|_| {
+            if is_new && is_unused(state, &directory) {
+                // The first error is the one to tell.
+                let _ = Hidden::of(&directory).remove(&store);
+            }
+        })
     }
 
-    /// The store of the directory, which is made if there is none.
-    fn find_store(&self, directory: &Path, lower: &Directory) -> Result<PathBuf, CliError> {
+    /// The name that was asked for, or one that is made of the directory's.
+    fn name_for(&self, directory: &Path, state: &StateDirectory) -> String {
+        let own = || directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = self.name.clone().unwrap_or_else(own);
+        match state.check_name(&name) {
+            Err(_) if self.name.is_none() => name_of_store(directory),
+            _ => name,
+        }
+    }
+
+    /// The store of the directory, which is made if there is none; whether it was.
+    fn find_store(&self, directory: &Path, lower: &Directory) -> Result<(PathBuf, bool), CliError> {
         let failed = |source| CliError::io("lock", directory, source);
         let file = File::open(directory).map_err(failed)?;
         // Two commands at once would each take the other's store for one that was never used.
@@ -280,8 +317,8 @@ impl Attach {
         check_free(directory)?;
         let hidden = Hidden::of(directory);
         match hidden.store()? {
-            Some(store) => self.agreed(directory, store),
-            None => self.make_store(directory, &hidden, lower),
+            Some(store) => Ok((self.agreed(directory, store)?, false)),
+            None => Ok((self.make_store(directory, &hidden, lower)?, true)),
         }
     }
 
@@ -317,7 +354,7 @@ impl Attach {
             );
             let help = format!(
                 "bring the store back; if it is lost, remove {} to use the files as they are",
-                directory.join(coulter_overlay::HIDDEN).display()
+                terminal::word(&directory.join(coulter_overlay::HIDDEN))
             );
             return Err(unfit(directory, why, help));
         }
@@ -377,7 +414,10 @@ impl Attach {
             touched_limit: None,
             address_space: Some(space.next_multiple_of(1 << 30)),
         };
-        let target = Target::prepare(&path, &shape, false)?;
+        // What an earlier command had begun to make, and was killed at.
+        let goes_on = hidden.was_begun(&path) && !holds_blocks(&path);
+        let target = Target::prepare(&path, &shape, goes_on)?;
+        hidden.begin(&path)?;
         format_store::format(target, &shape, None)?;
         let identity = write_superblock(&path, lower)?;
         hidden.note(&path, identity)?;
@@ -389,10 +429,10 @@ impl Attach {
         state: &StateDirectory,
         directory: &Path,
         store: &Path,
+        name: String,
     ) -> Result<(), CliError> {
-        let stem = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let opening = OpeningOptions {
-            name: Some(self.name.clone().unwrap_or(stem)),
+            name: Some(name),
             map_memory: None,
             read_cache: None,
             device: DeviceChoice::Auto,
@@ -427,9 +467,26 @@ impl Attach {
         }
         let mut words = options.words(store);
         words.splice(1..1, mount.words());
+        let hidden = Hidden::of(directory).open()?;
         let entry = launch::launch(state, words)?;
+        if report(directory).is_some_and(|report| report["was_closed_in_order"] == false) {
+            let failed =
+                |error: rustix::io::Errno| CliError::io("note in", directory, error.into());
+            hidden::note_killed(&hidden).map_err(failed)?;
+        }
         tell(&entry)
     }
+}
+
+/// Whether no daemon has, or may have, an overlay over the directory.
+fn is_unused(state: &StateDirectory, directory: &Path) -> bool {
+    let is_mounted = mount_at(directory).is_ok_and(|mount| mount.is_none_or(|it| !is_ours(&it)));
+    let entries = state.entries().unwrap_or_default();
+    is_mounted && !entries.iter().any(|entry| points::is_at(entry, directory))
+}
+
+fn is_ours(mount: &Mount) -> bool {
+    mount.kind == "fuse.coulter"
 }
 
 /// Whether a file that need not be there lies in a directory or below it.
@@ -478,6 +535,14 @@ fn write_superblock(path: &Path, lower: &Directory) -> Result<[u8; 16], CliError
     Ok(identity)
 }
 
+/// Whether there is a store that can be opened and was written to.
+fn holds_blocks(path: &Path) -> bool {
+    let Ok(device) = store::open_locked_device(path) else { return true };
+    let Ok(volume) = LocalVolume::open(device, OpenOptions::default()) else { return false };
+    let mut block = [0; BLOCK_SIZE];
+    volume.read_at(0, &mut block).is_err() || block != [0; BLOCK_SIZE]
+}
+
 /// The topmost mount on the directory.
 fn mount_at(directory: &Path) -> Result<Option<Mount>, CliError> {
     let read = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
@@ -501,15 +566,27 @@ fn await_predecessor(state: &StateDirectory, directory: &Path) -> Result<(), Cli
         }
         std::thread::sleep(PREDECESSOR_PAUSE);
     }
-    Ok(())
+    take_dead_away(state, directory)
+}
+
+/// Takes away the mount of a daemon that was killed before it had an entry, if it is that of the directory's own
+/// store, whose place the mount itself tells.
+fn take_dead_away(state: &StateDirectory, directory: &Path) -> Result<(), CliError> {
+    let Some(mount) = mount_at(directory)?.filter(is_ours) else { return Ok(()) };
+    let own = Hidden::of(directory).own_store();
+    let has_daemon = state.entries()?.iter().any(|entry| points::is_at(entry, directory));
+    if !is_dead_mount(&mount) || has_daemon || mount.source != own {
+        return Ok(());
+    }
+    dead_mounts::take_away(directory).map_err(|e| CliError::io("unmount", directory, e))
 }
 
 /// That no mount of ours is on the directory.
 fn check_free(directory: &Path) -> Result<(), CliError> {
     match mount_at(directory)? {
-        Some(mount) if mount.kind == "fuse.coulter" => {
+        Some(mount) if is_ours(&mount) => {
             let why = "one is over it already, or another mount of ours".to_owned();
-            let help = format!("see `coulter overlay status {}`", directory.display());
+            let help = format!("see `coulter overlay status {}`", terminal::word(directory));
             Err(unfit(directory, why, help))
         }
         _ => Ok(()),
@@ -551,7 +628,7 @@ fn served(directory: &Path) -> Result<PathBuf, CliError> {
         Err(error) if is_dead(&error) => ("its daemon was killed", "goes on where it was"),
         Err(_) => ("no overlay is over it", "puts one over it"),
     };
-    let help = format!("`coulter overlay {}` {help}", path.display());
+    let help = format!("`coulter overlay {}` {help}", terminal::word(&path));
     Err(told_with_help("cannot ask", &path, why.to_owned(), help))
 }
 
@@ -560,15 +637,31 @@ fn report(directory: &Path) -> Option<serde_json::Value> {
 }
 
 /// Brings home what an overlay over `directory` brings home when it is unmounted, so that it is seen. What
-/// cannot come home stays in the store.
-pub(super) fn before_unmount(directory: &Path) {
-    let Some(report) = report(directory) else { return };
-    if report["settle"] != SettleWhen::Unmount.word() {
-        return;
-    }
-    if let Err(error) = settle_all(directory) {
+/// cannot come home stays in the store. Whether it is an overlay.
+pub(super) fn before_unmount(directory: &Path) -> bool {
+    let Some(report) = report(directory) else { return false };
+    if report["settle"] == SettleWhen::Unmount.word()
+        && let Err(error) = settle_all(directory)
+    {
         terminal::note(&format!("blocks stay in the store: {error}"));
     }
+    true
+}
+
+/// Says that the store of an overlay that was unmounted is there, and what takes it away.
+pub(super) fn tell_of_store(directory: &Path) {
+    if let Ok(Some(store)) = Hidden::of(directory).store() {
+        terminal::note(&format!(
+            "its store stays, {}; `coulter overlay detach {}` takes it away",
+            terminal::path(&store),
+            terminal::word(directory)
+        ));
+    }
+}
+
+/// Whether it is a mount of ours whose daemon was killed.
+pub(super) fn is_dead_mount(mount: &Mount) -> bool {
+    is_ours(mount) && overlay::report(&mount.mount_point).is_err_and(|error| is_dead(&error))
 }
 
 impl Status {
@@ -601,7 +694,7 @@ impl Status {
             0 => Ok(()),
             count => terminal::print(&format!(
                 "{count} files cannot be served; `coulter overlay check {}` tells why",
-                directory.display()
+                terminal::word(&directory)
             )),
         }
     }

@@ -10,12 +10,15 @@ use coulter_daemon::left_over;
 use coulter_daemon::points;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};
-use coulter_system::mounts;
+use coulter_system::{dead_mounts, holders, mounts};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a daemon that ends may take to be gone.
 const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a file system may be mounted elsewhere, and how often that is looked at.
+const HELD_PATIENCE: Duration = Duration::from_secs(1);
+const HELD_PAUSE: Duration = Duration::from_millis(50);
 
 /// Unmount a file system and detach its volume.
 ///
@@ -42,8 +45,20 @@ impl Umount {
         let proc_failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         let mount = mounts::mount_at(&directory).map_err(proc_failed)?;
         if let Some(entry) = fs_entry(state, &directory)? {
-            super::overlay::before_unmount(&directory);
-            return unmount_fs(state, &entry);
+            if entry.process.is_alive() {
+                check_only_there(&directory)?;
+            }
+            let is_overlay = super::overlay::before_unmount(&directory);
+            unmount_fs(state, &entry)?;
+            if is_overlay {
+                super::overlay::tell_of_store(&directory);
+            }
+            return Ok(());
+        }
+        if mount.as_ref().is_some_and(super::overlay::is_dead_mount) {
+            // Its daemon was killed before it had an entry.
+            let failed = |source| CliError::io("unmount", &directory, source);
+            return dead_mounts::take_away(&directory).map_err(failed);
         }
         let not_ours = |source| MountError::NotOurMount { directory: directory.clone(), source };
         let Some(mount) = mount else { return Err(not_ours(None).into()) };
@@ -74,6 +89,23 @@ impl Umount {
             _ => Ok(()),
         }
     }
+}
+
+/// That a file system is mounted nowhere else, where it would go on being used.
+pub(super) fn check_only_there(directory: &Path) -> Result<(), CliError> {
+    let limit = Instant::now() + HELD_PATIENCE;
+    let holders = loop {
+        let holders = holders::elsewhere(directory);
+        if holders.is_empty() {
+            return Ok(());
+        }
+        // A namespace that is just being made, or ends, is no user.
+        if Instant::now() >= limit {
+            break holders;
+        }
+        std::thread::sleep(HELD_PAUSE);
+    };
+    Err(MountError::MountBusy { directory: directory.to_owned(), holders }.into())
 }
 
 /// The entry of the volume whose own file system is mounted there.

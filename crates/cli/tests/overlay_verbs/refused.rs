@@ -91,3 +91,111 @@ fn writers_to_a_full_store_wait_until_blocks_are_home_and_never_hear_of_it() {
         }
     }
 }
+
+/// A part that is mounted elsewhere would go on being served, while the directory shows what lies below it.
+#[test]
+fn unmounting_is_refused_first_while_a_part_is_mounted_elsewhere() {
+    let Some(_right) = can_mount("a part that is mounted elsewhere") else { return };
+    let overlaid = Overlaid::new();
+    let sandbox = &overlaid.sandbox;
+    let (file, expected) = overlaid.scattered("file", 1);
+    let stored = overlaid.stored();
+    let assert_refused = |holder: &str| {
+        for words in [&["overlay", "detach", "data"][..], &["umount", "data"], &["detach", "data"]]
+        {
+            let error = sandbox.fails(1, words);
+            assert!(error.contains(holder), "{words:?}: {error}");
+        }
+        assert_eq!(overlaid.stored(), stored, "nothing came home");
+    };
+    fs::create_dir(overlaid.path("below")).expect("it is new");
+    let bound = sandbox.make_directory("bound").display().to_string();
+    crate::tool(&["mount", "--bind", &overlaid.path("below").display().to_string(), &bound]);
+    assert_refused(&bound);
+    crate::tool(&["umount", &bound]);
+
+    let words = ["--mount", "--propagation", "private", "sleep", "600"];
+    let mut other = std::process::Command::new("unshare").args(words).spawn().expect("root may");
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let pid = other.id().to_string();
+    crate::wait_until("it has mounts of its own", || namespace(&pid) != namespace("self"));
+    assert_refused(&pid);
+    other.kill().and_then(|()| other.wait()).expect("it runs");
+    drop(file);
+    overlaid.detach();
+    crate::assert_holds(&fs::File::open(overlaid.path("file")).expect("it is there"), &expected);
+}
+
+#[test]
+fn a_directory_whose_name_has_a_blank_has_an_overlay_and_advice_that_can_be_pasted() {
+    let Some(_right) = can_mount("a directory whose name has a blank") else { return };
+    let sandbox = Sandbox::new();
+    let data = sandbox.make_directory("my data's");
+    put_over(&sandbox, "my data's", &[]);
+    fs::write(data.join("file"), "text").expect("it is served");
+    let error = sandbox.fails(1, &["overlay", "my data's"]);
+    assert!(error.contains(r"my data'\''s'`"), "{error}");
+
+    // Unmounted, it says that its store stays, and is taken away all the same.
+    let output = sandbox.run(&["umount", "my data's"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && told.contains("overlay detach"), "{told}");
+    sandbox.ok(&["overlay", "detach", "my data's"]);
+    assert!(!data.join(".coulter").exists());
+    assert!(mounts_below(&sandbox.path(".")).is_empty());
+
+    // A name that is refused leaves nothing.
+    sandbox.fails(2, &["overlay", "my data's", "--name", "a b", "--store-size", "256M"]);
+    assert!(!data.join(".coulter").exists(), "a refusal leaves nothing");
+}
+
+/// A daemon that is killed between the mark of a file and its record leaves a mark that no record names.
+#[test]
+fn a_mark_that_a_killed_daemon_left_goes_with_the_overlay() {
+    let Some(_right) = can_mount("a mark that a killed daemon left") else { return };
+    let mut overlaid = Overlaid::new();
+    let (file, _) = overlaid.scattered("file", 1);
+    drop(file);
+    crate::send(overlaid.pid, "KILL");
+    overlaid.sandbox.ok(&["umount", "data"]);
+    let mark = |name: &str| {
+        let mut value = [0; 16];
+        rustix::fs::getxattr(overlaid.path(name), "trusted.coulter.id", &mut value[..])
+            .map(|_| value)
+    };
+    let mut value = mark("file").expect("it has blocks in the store");
+    value[15] = 99;
+    fs::create_dir(overlaid.path("below")).expect("it is new");
+    for name in ["below/left", "foreign"] {
+        fs::write(overlaid.path(name), "text").expect("it is plain");
+        value[0] ^= u8::from(name == "foreign");
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(overlaid.path(name), "trusted.coulter.id", &value, flags)
+            .expect("root may");
+    }
+    overlaid.pid = put_over(&overlaid.sandbox, "data", &[]);
+    overlaid.detach();
+    let left = ["file", "below/left", "foreign"].map(|name| {
+        rustix::fs::getxattr(overlaid.path(name), "trusted.coulter.id", &mut [0_u8; 16][..]).is_ok()
+    });
+    assert_eq!(left, [false, false, true], "another overlay's stays");
+}
+
+/// What a command that was killed had begun is no reason to refuse the next one.
+#[test]
+fn a_store_that_was_half_made_when_the_command_was_killed_is_made_anew() {
+    let Some(_right) = can_mount("a store that was half made") else { return };
+    let sandbox = Sandbox::new();
+    let data = sandbox.make_directory("data");
+    let store = sandbox.path("half.store");
+    let words = ["overlay", "data", "--store", "half.store", "--store-size", "256M"];
+    sandbox.ok(&["create", "half.store", "--store-size", "256M"]);
+    let error = sandbox.fails(1, &words);
+    assert!(error.contains("Coulter store"), "not ours: {error}");
+    fs::create_dir(data.join(".coulter")).expect("it is new");
+    let place = store.display().to_string();
+    fs::write(data.join(".coulter/begun"), &place).expect("root may");
+    sandbox.ok(&words);
+    sandbox.ok(&["overlay", "detach", "data"]);
+    assert!(!data.join(".coulter").exists() && !store.exists());
+}

@@ -1,8 +1,10 @@
 //! `coulter overlay detach`: taking an overlay away, with its store or without.
 
 use super::hidden::Hidden;
-use super::{report, served, settle_all, told, told_with_help};
+use super::{Attach, marks, mount_at, report, served, settle_all, told, told_with_help};
 use crate::error::CliError;
+use crate::terminal;
+use crate::verbs::umount::check_only_there;
 use clap::Args;
 use coulter_attach::fuse::files::overlay;
 use coulter_daemon::detach;
@@ -29,7 +31,9 @@ pub(super) struct Detach {
 
 impl Detach {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let directory = served(&self.directory)?;
+        let directory = served(&self.directory).or_else(|error| self.serve_again(state, error))?;
+        // Before anything is brought home, which may take long.
+        check_only_there(&directory)?;
         if !self.keep {
             settle_all(&directory)?;
         }
@@ -50,11 +54,29 @@ impl Detach {
                 .to_owned();
             let help = format!(
                 "`coulter overlay {}` goes on with it; `coulter overlay check` then tells why",
-                directory.display()
+                terminal::word(&directory)
             );
             return Err(told_with_help("detached, but not all of", &directory, why, help));
         }
-        Hidden::of(&directory).remove(&entry.store)
+        let hidden = Hidden::of(&directory);
+        if let Some(identity) = hidden.killed() {
+            // Only now are they to be seen, and changed behind nobody's back.
+            marks::take_away(&directory, identity).map_err(|source| {
+                CliError::io("take the marks from files in", &directory, source)
+            })?;
+        }
+        hidden.remove(&entry.store)
+    }
+
+    /// A directory that was unmounted, with its store left in it, is served once more, to bring home what is there.
+    fn serve_again(&self, state: &StateDirectory, error: CliError) -> Result<PathBuf, CliError> {
+        let found = self.directory.canonicalize().ok();
+        let Some(directory) = found.filter(|_| !self.keep) else { return Err(error) };
+        if mount_at(&directory)?.is_some() || Hidden::of(&directory).store()?.is_none() {
+            return Err(error);
+        }
+        Attach::again(&directory).run(state)?;
+        served(&directory)
     }
 
     /// Unmounts it, and has nothing brought home at that.

@@ -80,10 +80,50 @@ impl Hidden {
         bytes.push(b'\n');
         let mut file = File::create(&path).map_err(failed)?;
         file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+        remove(&self.begun_path())?;
         for directory in [Some(&*self.directory), self.directory.parent()].into_iter().flatten() {
             File::open(directory).and_then(|it| it.sync_all()).map_err(failed)?;
         }
         Ok(())
+    }
+
+    fn begun_path(&self) -> PathBuf {
+        self.directory.join("begun")
+    }
+
+    /// Notes, durably, that a store is about to be made there.
+    pub(super) fn begin(&self, store: &Path) -> Result<(), CliError> {
+        let path = self.begun_path();
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(store.as_os_str().as_bytes())?;
+            file.sync_all()
+        });
+        written.map_err(|source| CliError::io("write", &path, source))
+    }
+
+    fn killed_path(&self) -> PathBuf {
+        self.directory.join("killed")
+    }
+
+    /// The directory itself, for use when an overlay is over it.
+    pub(super) fn open(&self) -> Result<File, CliError> {
+        File::open(&self.directory).map_err(|source| CliError::io("open", &self.directory, source))
+    }
+
+    /// The identity of the overlay whose daemon was killed once; `None` if none was.
+    pub(super) fn killed(&self) -> Option<[u8; 16]> {
+        if !self.killed_path().exists() {
+            return None;
+        }
+        let note = fs::read(self.note_path()).ok()?;
+        let line = note.split(|byte| *byte == b'\n').nth(1)?;
+        let identity = u128::from_str_radix(std::str::from_utf8(line).ok()?, 16).ok()?;
+        Some(identity.to_be_bytes())
+    }
+
+    /// Whether a command that was killed had begun to make a store there.
+    pub(super) fn was_begun(&self, store: &Path) -> bool {
+        fs::read(self.begun_path()).is_ok_and(|noted| noted == store.as_os_str().as_bytes())
     }
 
     /// Takes away a store in the directory.
@@ -96,6 +136,8 @@ impl Hidden {
     pub(super) fn remove(&self, store: &Path) -> Result<(), CliError> {
         let is_elsewhere = store != self.own_store();
         remove(&self.note_path())?;
+        remove(&self.begun_path())?;
+        remove(&self.killed_path())?;
         if !is_elsewhere {
             remove(store)?;
         }
@@ -115,6 +157,14 @@ impl Hidden {
         }
         give_back(store)
     }
+}
+
+/// Notes in the hidden directory, which is open, that a daemon was killed.
+pub(super) fn note_killed(hidden: &File) -> rustix::io::Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(hidden, "killed", flags, Mode::from_raw_mode(0o600))?;
+    rustix::fs::fsync(hidden)
 }
 
 /// Removes a store that is a file; a disk loses what says that it is one.

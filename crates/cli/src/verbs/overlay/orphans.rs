@@ -170,7 +170,7 @@ impl AdoptOrphan {
         let all = orphans(&directory)?;
         let Some(orphan) = all.into_iter().find(|orphan| orphan.record == self.record) else {
             let why = format!("it has no orphan {}", self.record);
-            let help = format!("see `coulter overlay list-orphans {}`", directory.display());
+            let help = format!("see `coulter overlay list-orphans {}`", terminal::word(&directory));
             return Err(told_with_help("cannot adopt from", &directory, why, help));
         };
         let (file, is_new) = self.open()?;
