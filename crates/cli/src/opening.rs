@@ -2,12 +2,13 @@
 
 use crate::choices::named;
 use crate::error::{CliError, CopyError};
+use crate::terminal;
 use clap::Args;
 use coulter::Degraded;
 use coulter_daemon::Opening;
 use coulter_daemon::cache::{self, Caching};
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
-use coulter_daemon::replication::Replication;
+use coulter_daemon::replication::{self, Replication};
 use coulter_daemon::setting::{self, Setting};
 use coulter_object::{Ack, Settings, Url};
 use coulter_terminal::Size;
@@ -197,7 +198,10 @@ impl OpeningOptions {
         let text =
             path.to_str().filter(|text| ["s3://", "file://"].iter().any(|it| text.starts_with(it)));
         let file = match (text, &self.copy.cache) {
-            (None, None) => return Ok((path.to_owned(), self.clone())),
+            (None, None) => {
+                self.note_left_copy(path);
+                return Ok((path.to_owned(), self.clone()));
+            }
             (None, Some(_)) => return Err(CopyError::CacheOfStore { path: path.to_owned() }.into()),
             (Some(url), None) => return Err(CopyError::NoCache { url: url.to_owned() }.into()),
             (Some(_), Some(file)) => file,
@@ -219,6 +223,19 @@ impl OpeningOptions {
         opening.copy.cached = true;
         opening.copy.replicate = Some(url);
         Ok((file, opening))
+    }
+
+    /// A store whose copy will not follow it is told of: no words of the command line ask for that.
+    fn note_left_copy(&self, path: &Path) {
+        if self.copy.replicate.is_some() || self.read_only {
+            return;
+        }
+        if let Some(words) = replication::remembered(path) {
+            terminal::note(&format!(
+                "{} has a copy, which does not follow it from now on: add {words}",
+                terminal::path(path)
+            ));
+        }
     }
 
     /// What they ask for.

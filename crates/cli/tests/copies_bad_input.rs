@@ -93,6 +93,9 @@ fn urls_that_are_none_are_refused_by_every_verb_that_takes_one() {
         ("s3://bucket//", "names no prefix"),
         ("file://relative/vol", "not absolute"),
         ("file:///", "not absolute"),
+        ("file:///mnt/../vol", "'.' or '..'"),
+        ("s3://bucket/./vol", "'.' or '..'"),
+        ("s3://bucket/a\nb", "control character"),
     ];
     for (url, reason) in wrong {
         for words in [
@@ -433,4 +436,32 @@ fn buckets_that_keep_lock_or_expire_objects_are_warned_of() {
     }
     let (note, ..) = warnings("else");
     assert!(note.contains("keeps versions") && !note.contains("'tidy'"), "{note}");
+}
+
+#[test]
+fn an_at_sign_means_the_same_to_every_verb() {
+    let (sandbox, url) = with_copy();
+    for words in [
+        &["attach", "disk.img", "--replicate", &format!("{url}@x")][..],
+        &["replicate", "disk.img", &format!("{url}@x")],
+    ] {
+        is_told(&sandbox, 2, words, "name of a snapshot");
+    }
+}
+
+#[test]
+fn a_copy_inside_of_another_is_refused_and_foreign_files_are_no_damage() {
+    let (sandbox, url) = with_copy();
+    sandbox.ok(&["create", "other.img", "--store-size", "96M", "--segment-size", "2M"]);
+    let inside = format!("{url}/inner");
+    let words = attach("other.img", &inside);
+    is_told(&sandbox, 1, &words, "inside of the copy");
+    is_told(&sandbox, 1, &["clone", &url, &inside], "inside of the copy");
+    for path in files(&sandbox, "") {
+        let beside = path.parent().expect("it lies somewhere").join("Thumbs.db");
+        fs::write(beside, "foreign").expect("the directory is writable");
+    }
+    sandbox.ok(&["replica", "verify", &url]);
+    sandbox.ok(&["restore", &url, "x.img", "--take-over"]);
+    sandbox.ok(&["check", "x.img", "--data"]);
 }

@@ -320,3 +320,86 @@ fn a_host_that_was_frozen_while_another_took_over_fails_every_request_and_says_w
     sandbox.ok(&["restore", &url, "copy.img"]);
     sandbox.ok(&["check", "copy.img", "--data"]);
 }
+
+#[test]
+fn a_copy_follows_a_store_that_grows_in_use_and_between_two_uses() {
+    let (sandbox, url) = with_store();
+    let uri = attach(&sandbox, "disk.img", &url);
+    write(&sandbox, &uri, 1);
+    sandbox.ok(&["grow", "disk.img", "--store-size", "128M"]);
+    assert!(holds(&sandbox, &uri, 1), "clients go on");
+    write(&sandbox, &uri, 2);
+    sandbox.ok(&["detach", "vol"]);
+    sandbox.ok(&["restore", &url, "first.img"]);
+    sandbox.ok(&["check", "first.img", "--data"]);
+    let size = |name: &str| fs::metadata(sandbox.path(name)).expect("it is there").len();
+    assert_eq!(size("first.img"), 128 << 20);
+
+    sandbox.ok(&["grow", "disk.img", "--store-size", "160M"]);
+    // Not even what the store says of itself was shipped yet.
+    let uri = attach(&sandbox, "disk.img", &url);
+    assert!(holds(&sandbox, &uri, 2));
+    sandbox.ok(&["detach", "vol"]);
+    sandbox.ok(&["restore", &url, "second.img", "--take-over"]);
+    sandbox.ok(&["check", "second.img", "--data"]);
+    assert_eq!(size("second.img"), 160 << 20);
+    let uri = attach(&sandbox, "second.img", &url);
+    assert!(holds(&sandbox, &uri, 2));
+}
+
+#[test]
+fn a_store_that_has_a_copy_offers_it_again_and_says_so_if_it_is_left_behind() {
+    let (sandbox, url) = with_store();
+    let uri = attach(&sandbox, "disk.img", &url);
+    write(&sandbox, &uri, 1);
+    kill(&sandbox);
+    let words = format!("--replicate {url} --ack remote --every 50ms");
+    let killed = sandbox.run(&["status"]);
+    let told = String::from_utf8_lossy(&killed.stderr).into_owned();
+    assert!(told.contains(&words), "{told}");
+
+    let left = sandbox.run(&["attach", "disk.img", "--via", "nbd-server", "--name", "vol"]);
+    let told = String::from_utf8_lossy(&left.stderr).into_owned();
+    assert!(left.status.success() && told.contains("does not follow it"), "{told}");
+    assert!(told.contains(&words), "{told}");
+    let status = sandbox.ok(&["status"]);
+    assert!(status.contains("does not follow") && status.contains(&words), "{status}");
+    assert_eq!(sandbox.json(&["status", "--json"])[0]["left_copy"], words);
+    sandbox.ok(&["detach", "vol"]);
+
+    attach(&sandbox, "disk.img", &url);
+    sandbox.ok(&["replicate", "vol", "--stop"]);
+    sandbox.ok(&["detach", "vol"]);
+    let ended = sandbox.run(&["attach", "disk.img", "--via", "nbd-server", "--name", "vol"]);
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(ended.status.success() && !told.contains("follow"), "{told}");
+}
+
+#[test]
+fn a_bucket_that_is_gone_is_told_and_its_volume_goes_on_without_it_when_that_is_asked() {
+    let (sandbox, url) = with_store();
+    let uri = attach(&sandbox, "disk.img", &url);
+    write(&sandbox, &uri, 1);
+    fs::remove_dir_all(sandbox.path("bucket/vol")).expect("it is ours");
+    fs::write(sandbox.path("written"), content(2)).expect("there is room");
+    let mut copying = Command::new("timeout")
+        .args(["100", "nbdcopy", "--flush", "written", &uri])
+        .current_dir(sandbox.path("."))
+        .spawn()
+        .expect("libnbd's programs are installed");
+    wait_until("status says so", || {
+        let status = sandbox.run(&["status"]);
+        let told = String::from_utf8_lossy(&status.stdout).into_owned();
+        !status.status.success()
+            && told.contains("waits for its copy")
+            && told.contains("--ack local")
+    });
+    wait_until("lists say so", || sandbox.run(&["list"]).status.code() == Some(1));
+    assert!(copying.try_wait().expect("it is ours").is_none(), "the copy does not have it");
+    sandbox.ok(&["replicate", "vol", "--ack", "local"]);
+    assert!(copying.wait().expect("it is ours").success(), "the store has it");
+    kill(&sandbox);
+    let words = ["attach", "disk.img", "--via", "nbd-server", "--name", "vol"];
+    let uri = sandbox.ok(&words).trim_end().to_owned();
+    assert!(holds(&sandbox, &uri, 2), "what was flushed is there");
+}

@@ -3,6 +3,7 @@
 use crate::error::{DaemonError, Error, OpenError};
 use crate::growth::{Grown, Growth};
 use crate::opening::Opening;
+use crate::replication::Replication;
 use crate::state::Entry;
 use crate::status::Facts;
 use coulter::scrub::{Scrub, ScrubOrder};
@@ -82,6 +83,11 @@ pub trait Backing {
 
     /// It is about to be closed, and nobody uses it. `false`: it goes on after all.
     fn leave(&self, _leaves: bool) {}
+
+    /// Changes what flushes wait for, at once; `false` if it has no copy that follows.
+    fn acknowledge(&self, _replication: &Replication) -> bool {
+        false
+    }
 
     /// Asks for a commit to its copy; `false` if it has none.
     fn commit(&self) -> bool {

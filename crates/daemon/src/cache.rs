@@ -140,7 +140,11 @@ pub(crate) fn wrap(
             return Err(format!("{error}; `--take-over` fences it"));
         }
         let owner = opening.claimant();
-        let claim = takeover::claim(&*opening.bucket, &owner, seconds_since_1970(), &Briefly);
+        let (bucket, seen) = (&*opening.bucket, seconds_since_1970());
+        let claim = match caching.take_over {
+            true => takeover::claim(bucket, &owner, seen, &Briefly),
+            false => takeover::claim_seen(bucket, &record, &owner, seen, &Briefly),
+        };
         let claim = claim.map_err(told)?;
         adopt(&mut opening.marks, &claim, size, false).map_err(told)?;
         (claim, RangeSet::new())

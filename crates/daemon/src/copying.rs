@@ -104,6 +104,15 @@ impl CopyOrder {
         }))
     }
 
+    /// Whether it changes nothing but what a flush waits for, which needs no new opening of the store.
+    pub(crate) fn only_acknowledges(&self) -> bool {
+        let CopyOrder::Keep { url, waits, every_ms, lag_max, keep_max, reseed } = self else {
+            return false;
+        };
+        let others = [every_ms, lag_max, keep_max];
+        waits.is_some() && url.is_none() && !reseed && others.iter().all(|other| other.is_none())
+    }
+
     /// The order that leads to this replication from any other.
     pub(crate) fn to(replication: Option<&Replication>) -> CopyOrder {
         replication.map_or(CopyOrder::Stop, |now| CopyOrder::Keep {

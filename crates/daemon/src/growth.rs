@@ -9,7 +9,7 @@
 //! If it cannot grow, it is opened as it was, and the command is told why.
 
 use crate::error::{Error, OpenError};
-use crate::store;
+use crate::{replication, store};
 use coulter::{GrowError, GrowOptions, OpenErrorKind};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -53,7 +53,8 @@ pub(crate) fn size_of(path: &Path) -> Result<u64, Error> {
 /// [`OpenError::NotGrown`]; the store is as it was, or as it should be.
 pub(crate) fn grow(path: &Path, growth: Growth) -> Result<Grown, Error> {
     let Growth { volume_size, spare_percent } = growth;
-    let device = store::open_device(path, false)?;
+    // What it writes is shipped when the store is opened again.
+    let device = replication::marking(path, store::open_device(path, false)?)?;
     let grown = coulter::grow(device, &GrowOptions { volume_size, spare_percent });
     let geometry = grown.map_err(|error| {
         let is_usage = matches!(&error, GrowError::Open(error)

@@ -5,6 +5,7 @@
 use crate::attach_point;
 use crate::error::DaemonError;
 use crate::points;
+use crate::replication;
 use crate::state::{Entry, StateDirectory};
 use coulter_system::mounts;
 use coulter_terminal as terminal;
@@ -24,10 +25,13 @@ pub struct Killed {
 impl Killed {
     /// The daemon of `entry`, which is one of [`StateDirectory::killed`].
     pub fn new(state: &StateDirectory, entry: &Entry) -> Killed {
+        // With the copy that it was attached with, which would stand still otherwise.
+        let words = replication::remembered(&entry.store);
+        let copy = words.map(|words| format!(" {words}")).unwrap_or_default();
         let (name, store) = (entry.name.clone(), terminal::path(&entry.store));
         if let Some(device) = attach_point::waiting_device(entry) {
             let left = format!("{} waits for the next daemon", device.display());
-            let remedy = format!("`coulter attach --recover {store}` goes on");
+            let remedy = format!("`coulter attach --recover {store}{copy}` goes on");
             return Killed { name, left, remedy };
         }
         // Where it is still there it is dead.
@@ -38,7 +42,7 @@ impl Killed {
             let left = format!("No daemon serves {store}");
             let again = match points::gives_directory(entry) {
                 true => "`coulter fs mount` or `coulter overlay` serves it again".to_owned(),
-                false => format!("`coulter attach {store}` serves it again"),
+                false => format!("`coulter attach {store}{copy}` serves it again"),
             };
             let remedy = format!("{again}; `coulter detach {name}` clears away what is left");
             return Killed { name, left, remedy };
@@ -50,13 +54,13 @@ impl Killed {
                 (
                     format!("{device}, mounted on {directory}, gives errors"),
                     format!(
-                        "`coulter umount {directory}`, then `coulter mount {store} {directory}` brings it back"
+                        "`coulter umount {directory}`, then `coulter mount {store} {directory}{copy}` brings it back"
                     ),
                 )
             }
             None => {
                 let remedy = format!(
-                    "`coulter detach {name}`, then `coulter attach {store}` brings it back"
+                    "`coulter detach {name}`, then `coulter attach {store}{copy}` brings it back"
                 );
                 (format!("{device} gives errors"), remedy)
             }

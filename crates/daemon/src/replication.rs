@@ -6,17 +6,19 @@
 
 use crate::cache::{self, Caching};
 use crate::error::{Error, OpenError};
+use crate::growth;
 use coulter_device::Device;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block};
 use coulter_object::bucket::{Bucket, BucketErrorKind, Cause, Meter, MeteredBucket, Prices, Usage};
-use coulter_object::device::Opening;
+use coulter_object::device::{MarkingDevice, Opening};
 use coulter_object::fill::Fill;
-use coulter_object::marks::Marks;
+use coulter_object::marks::{Marks, Owner};
 use coulter_object::probe;
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
 use coulter_object::{Ack, Replica, ReplicaError, Settings, ShippedDevice, Url};
+use coulter_object::{history, lineage};
 use coulter_system::private;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,6 +36,13 @@ const SUPERBLOCK_WITHIN: u64 = 8 << 20;
 
 /// What is told of a copy whose store's device is gone.
 const STOPPED: &str = "the store's device cannot be read any more: the copy stays what it was";
+
+/// What to do when a thread of the copy has ended.
+const ENDED: &str =
+    "this is a fault of the program; detach and attach again to ship what is missing";
+
+/// How long an outage lasts until the volume counts as held up by it.
+const OUTAGE_TOLD_SECONDS: f64 = 10.0;
 
 /// How a store is replicated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +106,15 @@ pub struct ReplicaFacts {
     pub outage: Option<String>,
     /// Another host has taken the volume over.
     pub is_fenced: bool,
+    /// Nothing is shipped any more by this opening; `outage` says why.
+    #[serde(default)]
+    pub has_stopped: bool,
+    /// Flushes that are not answered yet.
+    #[serde(default)]
+    pub waiting_flushes: u64,
+    /// Writes that wait: too much is to be shipped.
+    #[serde(default)]
+    pub waiting_writes: u64,
     /// Bytes that the cache has still to fetch; 0 of a store that is whole.
     #[serde(default)]
     pub missing_bytes: u64,
@@ -138,6 +156,19 @@ impl From<Usage> for UsageFacts {
     }
 }
 
+impl ReplicaFacts {
+    /// What is wrong with a copy that holds the volume up, or that has ceased to follow it.
+    pub fn trouble(&self) -> Option<String> {
+        let outage = self.outage.as_deref().unwrap_or("the bucket takes nothing");
+        if self.has_stopped {
+            return Some(format!("its copy does not follow any more: {outage}"));
+        }
+        let is_long = self.outage_seconds.is_some_and(|seconds| seconds >= OUTAGE_TOLD_SECONDS);
+        let waits = self.ack == "remote" || self.waiting_flushes + self.waiting_writes > 0;
+        (is_long && waits).then(|| format!("it waits for its copy: {outage}"))
+    }
+}
+
 impl Replication {
     /// Wraps the device of the store at `path`.
     ///
@@ -157,6 +188,7 @@ impl Replication {
             cache::refuse_incomplete(path)?;
         }
         let is_filled = !cache::is_incomplete(path);
+        self.check_place(path)?;
         let bucket =
             coulter_object::lineage::open(&self.url, is_filled, &Briefly).map_err(|error| {
                 OpenError::NoBucket {
@@ -190,9 +222,9 @@ impl Replication {
             Some(_) if !is_filled => [0; 16],
             _ => uuid_of(path).ok_or_else(|| refused("the store has no superblock".to_string()))?,
         };
-        let marks = marks_path(path, &store);
-        let marks = Marks::open(&marks)
-            .map_err(|error| refused(format!("{}: {error}", marks.display())))?;
+        let place = marks_path(path, &store);
+        let marks = Marks::open(&place)
+            .map_err(|error| refused(format!("{}: {error}", place.display())))?;
         let size = device.properties().size;
         let opening = Opening {
             bucket,
@@ -207,11 +239,50 @@ impl Replication {
         if let Some(caching) = self.cache.filter(|_| !is_filled) {
             let wrapped = cache::wrap(path, caching, device, opening);
             let (device, replica, fill) = wrapped.map_err(&refused)?;
+            remember(path, Some(self));
             return Ok((device, Shipped { replica, fill: Some(fill), meter, cautions }));
         }
         let (device, replica) =
             ShippedDevice::open(device, opening).map_err(|error| refused(error.to_string()))?;
+        remember(path, Some(self));
         Ok((Box::new(device), Shipped { replica, fill: None, meter, cautions }))
+    }
+
+    /// That a copy which is to be made is not to lie inside of another one.
+    fn check_place(&self, path: &Path) -> Result<(), Error> {
+        let record = |bucket: Arc<dyn Bucket>| history::record(&*bucket, &Briefly);
+        // What is there has been looked at, and what does not answer is told of below.
+        if !matches!(self.url.open(false).map(record), Err(_) | Ok(Err(ReplicaError::NoVolume))) {
+            return Ok(());
+        }
+        lineage::check_place(&self.url, &Briefly).map_err(|error| {
+            let (path, url) = (path.to_owned(), self.url.to_string());
+            OpenError::NotReplicated { path, url, reason: error.to_string() }.into()
+        })
+    }
+
+    /// The words of a command line that ask for it.
+    pub fn words(&self) -> String {
+        let url = self.url.to_string();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/:@%+=,".contains(c);
+        let url = match url.chars().all(is_plain) {
+            true => url,
+            false => format!("'{}'", url.replace('\'', r"'\''")),
+        };
+        let mut words = format!("--replicate {url}");
+        if self.ack == Ack::Remote {
+            words.push_str(" --ack remote");
+        }
+        if self.every != Settings::DEFAULT.every {
+            words.push_str(&format!(" --every {}ms", self.every.as_millis()));
+        }
+        if self.lag_max != Settings::DEFAULT.lag_max {
+            words.push_str(&format!(" --lag-max {}", self.lag_max));
+        }
+        if self.keep_max != Settings::DEFAULT.keep_max {
+            words.push_str(&format!(" --keep-max {}", self.keep_max));
+        }
+        words
     }
 
     fn settings(&self) -> Settings {
@@ -226,7 +297,7 @@ impl Replication {
         let fill = shipped.fill.as_ref().map(Fill::status).unwrap_or_default();
         ReplicaFacts {
             url: self.url.to_string(),
-            ack: match self.ack {
+            ack: match status.ack.unwrap_or(self.ack) {
                 Ack::Local => "local",
                 Ack::Remote => "remote",
             }
@@ -241,10 +312,16 @@ impl Replication {
             unreadable_bytes: status.counts.unreadable_bytes,
             outage_seconds: status.weather.outage_since.map(|since| since.elapsed().as_secs_f64()),
             outage: match status.weather.error {
+                _ if status.ended.is_some() => status
+                    .ended
+                    .map(|worker| format!("the thread {} has ended: {ENDED}", worker.name())),
                 _ if status.has_stopped => Some(STOPPED.to_string()),
                 error => error.map(|error| error.to_string()),
             },
             is_fenced: status.is_fenced,
+            has_stopped: status.has_stopped,
+            waiting_flushes: status.waiting.flushes as u64,
+            waiting_writes: status.waiting.writes as u64,
             missing_bytes: fill.missing_bytes,
             fill_error: fill.error,
             cautions: shipped.cautions.clone(),
@@ -347,20 +424,59 @@ pub fn forget(path: &Path) -> Result<(), Error> {
     })
 }
 
+/// Keeps with the store at `path` how it is replicated, or that it is to be no more. That only explains.
+pub(crate) fn remember(path: &Path, replication: Option<&Replication>) {
+    let Some(place) = existing_marks(path) else { return };
+    let words = replication.map(Replication::words).unwrap_or_default();
+    if let Err(error) = Marks::open(&place).and_then(|mut marks| marks.remember(&words)) {
+        log::warn!(error:%; "how the store is replicated is not kept with it");
+    }
+}
+
+/// The words of a command line that ask for the copy which the store at `path` has, and which follows it only if they
+/// are there.
+pub fn remembered(path: &Path) -> Option<String> {
+    Marks::open(&existing_marks(path)?).ok()?.remembered()
+}
+
+/// Where the marks of the store at `path` are, if it has some.
+fn existing_marks(path: &Path) -> Option<PathBuf> {
+    let of_file = beside(path, "marks");
+    let place = match uuid_of(path) {
+        Some(store) => marks_path(path, &store),
+        None => of_file,
+    };
+    place.exists().then_some(place)
+}
+
 /// The store at `path` is about to change without being shipped: if it ever was, all of it may differ from its
 /// copy from then on. Without this the next commit would mix two states.
 ///
 /// # Errors
 /// When its marks cannot be kept.
 pub fn has_gone_on_alone(path: &Path) -> Result<(), Error> {
-    let Some(store) = uuid_of(path) else { return Ok(()) };
-    let marks = marks_path(path, &store);
-    if !marks.exists() {
-        return Ok(());
-    }
+    let Some(marks) = existing_marks(path) else { return Ok(()) };
     let failed = |error| Error::io("write", &marks, error);
     let mut kept = Marks::open(&marks).map_err(failed)?;
-    kept.owner().map_or(Ok(()), |owner| kept.adopt(owner, true)).map_err(failed)
+    let Some(owner) = kept.owner() else { return Ok(()) };
+    // It may have grown since it was shipped.
+    let device_size = growth::size_of(path)?.max(owner.device_size);
+    kept.adopt(Owner { device_size, ..owner }, true).map_err(failed)
+}
+
+/// The device of the store at `path`, which is about to be changed in a few places without being shipped. If it was
+/// ever shipped, these are marked.
+///
+/// # Errors
+/// When its marks cannot be kept, and for a cache in which something is missing.
+pub fn marking(path: &Path, device: Box<dyn Device>) -> Result<Box<dyn Device>, Error> {
+    cache::refuse_incomplete(path)?;
+    let Some(place) = existing_marks(path) else { return Ok(device) };
+    let failed = |error| Error::io("write", &place, error);
+    let marks = Marks::open(&place).map_err(failed)?;
+    let marking = MarkingDevice::new(device, marks);
+    let marking = marking.map_err(|error| failed(std::io::Error::other(error)))?;
+    Ok(Box::new(marking))
 }
 
 /// The time, for people.

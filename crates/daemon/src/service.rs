@@ -87,6 +87,9 @@ pub fn run(
                 job.opening.has_begun();
                 before = Some((job.opening.replicate.take(), copying));
                 copying = Some(CopyOrder::to(replication.as_ref()));
+                if replication.is_none() {
+                    crate::replication::remember(&entry.store, None);
+                }
                 job.opening.replicate = replication;
                 (resumed, reply) = (Some(handover), told);
                 continue;
@@ -100,12 +103,17 @@ pub fn run(
             }
             Turn::Grown { handover, reply: told } => {
                 job.opening.has_begun();
+                if let Some(order) = &handover.copying {
+                    job.opening.replicate = order.applied(None).unwrap_or_default();
+                    copying = handover.copying.clone();
+                }
                 (before, resumed, reply) = (None, Some(handover), told);
                 continue;
             }
             Turn::Restart { handover, program } => (handover, program),
         };
         let (mut handover, program) = next;
+        copying = handover.copying.take().or(copying);
         (before, handover.copying) = (None, copying.clone());
         log::info!(name = entry.name, program:% = program.display(); "becoming another program");
         if let Err(error) = liveness.restore().and_then(|()| liveness.pass_on()) {
@@ -225,6 +233,7 @@ fn serve(
             Turn::Ended(Ended { result: result.and(ended), asked_by })
         }
         End::Grow { growth, descriptor, client } => {
+            let copying = serving.changed_copying(job.opening.replicate.as_ref());
             let ended = serving.end();
             let grown = ended.and_then(|_| job.source.grow(growth));
             let reply = grown.map_or_else(
@@ -234,7 +243,8 @@ fn serve(
                 },
                 Reply::Grown,
             );
-            Turn::Grown { handover: handover_of(entry, descriptor, client), reply }
+            let handover = handover_of(entry, descriptor, client);
+            Turn::Grown { handover: Handover { copying, ..handover }, reply }
         }
         End::Copy { replication, descriptor, client } => {
             let ended = serving.end();
@@ -257,11 +267,13 @@ fn serve(
         }
         End::Restart { program, descriptor, client } => {
             notify("RELOADING=1");
+            let copying = serving.changed_copying(job.opening.replicate.as_ref());
             // What is not closed in order is replayed by the next program.
             if let Err(error) = serving.end() {
                 log::error!(error:%; "the store could not be closed");
             }
-            Turn::Restart { handover: handover_of(entry, descriptor, client), program }
+            let handover = handover_of(entry, descriptor, client);
+            Turn::Restart { handover: Handover { copying, ..handover }, program }
         }
     }
 }

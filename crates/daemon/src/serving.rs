@@ -4,7 +4,7 @@ use crate::attach_point::AttachPoint;
 use crate::backing::Backing;
 use crate::claim;
 use crate::control::{Reply, Request};
-use crate::copying::CopyOrder;
+use crate::copying::{CopyOrder, Copying};
 use crate::error::{DaemonError, Error, OpenError};
 use crate::events::{Event, Events, Signals};
 use crate::failure_log::FailureLog;
@@ -92,6 +92,8 @@ pub(super) struct Serving {
     outside: Outside,
     /// What they have done, as it was told last.
     trouble: Option<String>,
+    /// What the copy waits for.
+    copy_trouble: Option<String>,
 }
 
 impl Serving {
@@ -123,6 +125,7 @@ impl Serving {
             liveness: started.liveness,
             outside: started.outside,
             trouble: None,
+            copy_trouble: None,
         })
     }
 
@@ -133,12 +136,14 @@ impl Serving {
                 Ok(Event::Signal(signal)) => {
                     log::info!(signal:%; "ending on a signal");
                     self.say_whether_it_ends(true);
+                    // Before anything that waits for a flush: a bucket that takes nothing holds the end up only so long.
+                    self.backing.leave(true);
                     self.write_out_users();
                     return End::Over(self.point.detach(true), None);
                 }
                 Ok(Event::Request(Request::Restart { program }, client)) => {
                     log::info!(program:% = program.display(); "restarting when what is asked for is done");
-                    match self.check_restart(&program).and_then(|()| self.point.hand_over()) {
+                    match self.check_restart(&program).and_then(|()| self.hand_over()) {
                         Ok(descriptor) => return End::Restart { program, descriptor, client },
                         Err(error) => client.answer(&Reply::Failed(error.report())),
                     }
@@ -149,6 +154,11 @@ impl Serving {
                         Ok(descriptor) => return End::Grow { growth, descriptor, client },
                         Err(error) => client.answer(&Reply::Failed(error.report())),
                     }
+                }
+                Ok(Event::Request(Request::Copy { order }, client))
+                    if order.only_acknowledges() && self.replication.is_some() =>
+                {
+                    client.answer(&self.acknowledge(&order));
                 }
                 Ok(Event::Request(Request::Copy { order }, client)) => {
                     match self.prepare_copying(&order) {
@@ -178,6 +188,7 @@ impl Serving {
                 Ok(Event::Heartbeat) if self.point.has_ended() => {
                     log::info!("it was unmounted");
                     self.say_whether_it_ends(true);
+                    self.backing.leave(true);
                     return End::Over(self.point.detach(true), None);
                 }
                 Ok(Event::Heartbeat) => {
@@ -194,12 +205,12 @@ impl Serving {
 
     /// Takes the device away, unless somebody uses it and `force` does not allow that.
     fn detach(&mut self, force: bool) -> Result<(), Error> {
+        self.backing.leave(true);
         if force {
             self.say_whether_it_ends(true);
             self.write_out_users();
         }
         log::info!(force; "detaching");
-        self.backing.leave(true);
         let detached = self.point.detach(force);
         let ends = detached.is_ok() || self.point.is_gone();
         if !ends {
@@ -263,7 +274,7 @@ impl Serving {
     /// Has hosts wait, if the store can be closed, grown and opened again.
     fn prepare_growth(&mut self) -> Result<OwnedFd, Error> {
         self.check_growth()?;
-        self.point.hand_over().map_err(|_| {
+        self.hand_over().map_err(|_| {
             let reason = format!(
                 "it is attached by {}, which cannot wait for it: detach it first",
                 self.entry.via
@@ -279,8 +290,11 @@ impl Serving {
         if self.read_only {
             return Err(refused("it is attached read-only".to_owned()).into());
         }
-        if self.replication.is_some() {
-            let reason = "a copy of it is kept elsewhere, which does not grow while it is attached";
+        let facts = self.backing.status(&self.entry, self.since.elapsed());
+        if let Facts::Volume(status) = facts
+            && status.replica.is_some_and(|replica| replica.missing_bytes > 0)
+        {
+            let reason = "its cache is not filled yet, and is as large as the copy until then";
             return Err(refused(reason.to_owned()).into());
         }
         if let Some(reason) = self.backing.bound_to_the_process() {
@@ -306,13 +320,48 @@ impl Serving {
     ) -> Result<(Option<Replication>, OwnedFd), Error> {
         let replication = self.check_copying(order)?;
         log::info!("changing the replication when what is asked for is done");
-        let descriptor = self.point.hand_over().map_err(|_| {
+        let descriptor = self.hand_over().map_err(|_| {
             self.not_copied(format!(
                 "it is attached by {}, which cannot wait for it: detach it, and attach it as it is to be replicated",
                 self.entry.via
             ))
         })?;
         Ok((replication, descriptor))
+    }
+
+    /// Has hosts wait until the store is open again. Flushes that wait for a bucket that takes nothing hold that up for a
+    /// while only.
+    fn hand_over(&mut self) -> Result<OwnedFd, Error> {
+        self.backing.leave(true);
+        let handed = self.point.hand_over();
+        if handed.is_err() {
+            self.backing.leave(false);
+        }
+        handed
+    }
+
+    /// Changes what flushes wait for, at once: also those that wait now, and whatever the volume is attached by.
+    fn acknowledge(&mut self, order: &CopyOrder) -> Reply {
+        let applied = order.applied(self.replication.as_ref());
+        let replication = match applied {
+            Ok(Some(replication)) => replication,
+            Ok(None) => {
+                return Reply::Failed(self.not_copied("it has no copy".to_owned()).report());
+            }
+            Err(error) => return Reply::Failed(self.not_copied(error.to_string()).report()),
+        };
+        let before = self.replication.replace(replication.clone());
+        let replication =
+            Replication { cache: before.as_ref().and_then(|before| before.cache), ..replication };
+        if !self.backing.acknowledge(&replication) {
+            self.replication = before;
+            let why = "another host has the volume, or it is no volume that is replicated";
+            return Reply::Failed(self.not_copied(why.to_owned()).report());
+        }
+        log::info!(ack:? = replication.ack; "what a flush waits for has changed");
+        let url = Some(replication.url.to_string());
+        self.replication = Some(replication);
+        Reply::Copying(Copying { url_before: url.clone(), url, behind: None })
     }
 
     fn not_copied(&self, reason: String) -> Error {
@@ -366,6 +415,7 @@ impl Serving {
                 false => log::warn!("requests are answered again"),
             }
         }
+        self.watch_copy();
         let (state, trouble) = (self.backing.state(), self.outside.trouble());
         let less_in_doubt = self.state.takes_writes() && state.takes_writes();
         if state != self.state && less_in_doubt {
@@ -383,6 +433,7 @@ impl Serving {
         }
         let now = self.entry.in_state(&state);
         let failure = now.failure.clone().or_else(|| trouble.clone());
+        let failure = failure.or_else(|| self.copy_trouble.clone());
         // What was in doubt when it was opened may be known before this looks for the first time.
         let is_news = failure != self.entry.failure;
         if state != self.state || trouble != self.trouble || is_news {
@@ -390,6 +441,19 @@ impl Serving {
             self.entry = Entry { failure, ..now };
             (self.state, self.trouble) = (state, trouble);
         }
+    }
+
+    /// Takes note of a copy that has got nothing for a while although something waits for it.
+    fn watch_copy(&mut self) {
+        let facts = self.backing.status(&self.entry, self.since.elapsed());
+        let Facts::Volume(status) = facts else { return };
+        let trouble = status.replica.as_ref().and_then(|replica| replica.trouble());
+        match (&self.copy_trouble, &trouble) {
+            (None, Some(trouble)) => log::error!(trouble:%; "the copy does not follow"),
+            (Some(_), None) => log::info!("the copy follows again"),
+            _ => {}
+        }
+        self.copy_trouble = trouble;
     }
 
     /// Whatever somebody deletes in the state directory, the volume can be found and spoken to again, and is
@@ -431,7 +495,11 @@ impl Serving {
                     status.overlay = overlay_facts(&figures);
                 }
                 facts.tell_scrub(self.scrubs.facts());
-                if let Some(trouble) = self.outside.trouble() {
+                let copy = match &facts {
+                    Facts::Volume(status) => status.replica.as_ref().and_then(|it| it.trouble()),
+                    Facts::Other(_) => None,
+                };
+                if let Some(trouble) = self.outside.trouble().or(copy) {
                     facts.tell_trouble(trouble);
                 }
                 return Reply::Status(Box::new(facts));
@@ -487,6 +555,12 @@ impl Serving {
                 log::error!(user:%, error:%; "what is kept in memory for the device is lost");
             }
         }
+    }
+
+    /// How it is replicated now, if a command has changed that without a new opening.
+    pub(super) fn changed_copying(&self, before: Option<&Replication>) -> Option<CopyOrder> {
+        let now = self.replication.as_ref();
+        (now != before).then(|| CopyOrder::to(now))
     }
 
     /// Flushes the volume, writes a checkpoint and closes the store. Gives back what is known at the

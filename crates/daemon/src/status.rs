@@ -152,6 +152,9 @@ pub struct Status {
     /// Its copy elsewhere, if one is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<Box<ReplicaFacts>>,
+    /// The words that ask for a copy that the store has, and that does not follow it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_copy: Option<String>,
     /// The figures of the overlay that it is the store of; empty for other volumes.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub overlay: Map<String, Value>,
@@ -208,6 +211,7 @@ impl Status {
             metadata_fraction: 0.0,
             statistics,
             replica: None,
+            left_copy: None,
             overlay: Map::new(),
             scrub: None,
             below: None,
@@ -374,6 +378,16 @@ fn write_replica(f: &mut fmt::Formatter<'_>, replica: &ReplicaFacts) -> fmt::Res
     if let (Some(seconds), Some(outage)) = (replica.outage_seconds, &replica.outage) {
         writeln!(f, "  outage     for {}: {outage}", Age(seconds as u64))?;
     }
+    let (flushes, writes) = (replica.waiting_flushes, replica.waiting_writes);
+    if flushes + writes > 0 {
+        let remedy = match replica.ack.as_str() {
+            "remote" if replica.outage_seconds.is_some() => {
+                "; `coulter replicate NAME --ack local` lets flushes go on without it"
+            }
+            _ => "",
+        };
+        writeln!(f, "  waits      {flushes} flushes and {writes} writes for the copy{remedy}")?;
+    }
     Ok(())
 }
 
@@ -416,6 +430,9 @@ impl fmt::Display for Status {
         }
         if let Some(replica) = &self.replica {
             write_replica(f, replica)?;
+        }
+        if let Some(words) = &self.left_copy {
+            writeln!(f, "  copy       does not follow the store: attach it with {words}")?;
         }
         let number = |group, counter| self.number(&[group, counter]);
         let causes = self.write_amplification_by_cause;

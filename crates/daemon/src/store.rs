@@ -177,6 +177,7 @@ impl Store {
         let device = open_as_chosen(&path, opening)?;
         // Nothing is shipped of what cannot change.
         let replication = opening.replicate.clone().filter(|_| !opening.read_only);
+        let mut left = None;
         let (device, replica) = match replication {
             Some(replication) => {
                 let (device, replica) = replication.wrap(&path, device)?;
@@ -184,6 +185,10 @@ impl Store {
             }
             None => {
                 cache::refuse_incomplete(&path)?;
+                left = replication::remembered(&path);
+                if let Some(words) = &left {
+                    log::warn!(words:%; "the store has a copy, which does not follow it");
+                }
                 if !opening.read_only {
                     replication::has_gone_on_alone(&path)?;
                 }
@@ -204,7 +209,7 @@ impl Store {
             ..defaults
         };
         match Volume::open(device, options) {
-            Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume), replica }),
+            Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume), replica, left }),
             Err(error) => Err(refused(path, &error.kind).into()),
         }
     }
@@ -237,6 +242,8 @@ pub struct OpenStore {
     path: PathBuf,
     volume: Arc<Volume>,
     replica: Option<(Replication, Shipped)>,
+    /// The words that ask for a copy that the store has, and that does not follow it.
+    left: Option<String>,
 }
 
 impl Backing for OpenStore {
@@ -267,6 +274,7 @@ impl Backing for OpenStore {
         let mut status = Status::new(entry, state.to_string(), uptime, statistics);
         let replica = self.replica.as_ref();
         status.replica = replica.map(|(replication, replica)| Box::new(replication.facts(replica)));
+        status.left_copy.clone_from(&self.left);
         Facts::Volume(status)
     }
 
@@ -280,6 +288,17 @@ impl Backing for OpenStore {
             true => shipped.replica.leave_within(LINGER),
             false => shipped.replica.stay(),
         }
+    }
+
+    fn acknowledge(&self, wanted: &Replication) -> bool {
+        let Some((of_start, shipped)) = &self.replica else { return false };
+        let status = shipped.replica.status();
+        if status.is_fenced || status.has_stopped || of_start.url != wanted.url {
+            return false;
+        }
+        shipped.replica.acknowledge(wanted.ack);
+        replication::remember(&self.path, Some(wanted));
+        true
     }
 
     fn commit(&self) -> bool {

@@ -19,12 +19,14 @@
 mod flight;
 mod gather;
 mod held;
+mod marking;
 mod opening;
 mod replica;
 
 pub use crate::courier::{Weather, Worker};
 use flight::{Flight, changed_range, flush_number, is_crossed};
 use gather::{ReadBack, UNREADABLE_UNIT};
+pub use marking::MarkingDevice;
 pub use opening::{CHUNK_SIZE, Opening, adopt, begin};
 use replica::Leaving;
 pub use replica::{Replica, Status, Waiting};
@@ -87,6 +89,7 @@ pub struct ShippedDevice<D: Device> {
     read_count: usize,
     told: Duration,
     told_idle: bool,
+    told_waiting: bool,
     ready: Vec<Completion>,
     scratch: Vec<Completion>,
     replica: Replica,
@@ -170,6 +173,7 @@ impl<D: Device> ShippedDevice<D> {
             read_count: 0,
             told: Duration::ZERO,
             told_idle: false,
+            told_waiting: false,
             ready: Vec::with_capacity(depth),
             scratch: Vec::with_capacity(depth),
             replica: replica.clone(),
@@ -514,10 +518,12 @@ impl<D: Device> ShippedDevice<D> {
         let is_idle = self.shipper.is_idle() && self.flights.is_empty() && self.held.is_empty();
         // Once it is idle, the device's thread may sleep for long: that is told at once.
         let rests = is_idle && !self.told_idle;
+        let waits = !(self.flushes.is_empty() && self.held.is_empty());
+        let rests = rests || waits != self.told_waiting;
         if now < self.told + TELL_EVERY && self.told != Duration::ZERO && !is_final && !rests {
             return;
         }
-        (self.told, self.told_idle) = (now, is_idle);
+        (self.told, self.told_idle, self.told_waiting) = (now, is_idle, waits);
         let since = self.shipper.lag_since();
         let time = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         let mut shared = self.replica.lock();
@@ -531,6 +537,7 @@ impl<D: Device> ShippedDevice<D> {
             has_left: self.has_left,
             is_idle,
             ended: self.ended,
+            ack: Some(self.settings.ack),
             waiting: Waiting { flushes: self.flushes.len(), writes: self.held.len() },
         };
     }

@@ -55,6 +55,8 @@ pub enum ReplicaError {
     InUse(String),
     /// The local file failed.
     File(std::io::Error),
+    /// The place lies inside of another copy, whose URL this is.
+    Inside(String),
     /// A thread cannot be started.
     Threads(std::io::Error),
 }
@@ -103,6 +105,9 @@ impl fmt::Display for ReplicaError {
                 write!(f, "{owner} has the volume and may be writing to it")
             }
             ReplicaError::File(error) => write!(f, "the local file: {error}"),
+            ReplicaError::Inside(url) => {
+                write!(f, "it lies inside of the copy at {url}: a copy has a place of its own")
+            }
             ReplicaError::Threads(error) => write!(f, "a thread cannot be started: {error}"),
         }
     }

@@ -46,7 +46,9 @@ pub mod restore;
 pub mod rollback;
 #[cfg(feature = "faults")]
 pub mod service;
+mod shared_map;
 pub mod shipper;
+mod side_by_side;
 pub mod snapshot;
 pub mod takeover;
 pub mod url;

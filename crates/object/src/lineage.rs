@@ -133,6 +133,21 @@ pub fn open(
     Ok(Arc::new(ClonedBucket { own, ancestors: found }))
 }
 
+/// That no other copy lies at a place above `url`, where a new one is to be.
+///
+/// # Errors
+/// [`ReplicaError::Inside`]. What cannot be looked at counts as none.
+pub fn check_place(url: &Url, patience: &dyn Patience) -> Result<(), ReplicaError> {
+    let is_copy = |above: &Url| {
+        let bucket = above.open(false).ok();
+        bucket.is_some_and(|bucket| history::record(&*bucket, patience).is_ok())
+    };
+    match url.above().iter().find(|above| is_copy(above)) {
+        Some(above) => Err(ReplicaError::Inside(above.to_string())),
+        None => Ok(()),
+    }
+}
+
 /// Whether the clone of a line is there.
 ///
 /// # Errors
@@ -163,6 +178,7 @@ pub fn clone(
 ) -> Result<VolumeId, ReplicaError> {
     let parent = open(from, false, patience)?;
     let (record, manifest) = snapshot::read(&*parent, name, patience)?;
+    check_place(to, patience)?;
     let own = to.open(true)?;
     match history::record(&*own, patience) {
         Err(ReplicaError::NoVolume) => {}

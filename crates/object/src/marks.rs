@@ -13,6 +13,8 @@
 //!  32      8   bytes of the device
 //!  40      8   the epoch in which this host ships
 //!  48      4   CRC-32C of the bytes before it
+//! 128     2+n  how the store is replicated, in words for people, or nothing
+//!         4    CRC-32C of the words
 //! 4096         one bit a chunk, the lowest first; 1: it may differ
 //! ```
 //!
@@ -31,6 +33,8 @@ use std::path::Path;
 const MAGIC: &[u8; 8] = b"CLTRMARK";
 const VERSION: u32 = 1;
 const SIGNATURE_OFFSET: u64 = 64;
+const WORDS_OFFSET: u64 = 128;
+const WORDS_SIZE_MAX: usize = 2048;
 const BITMAP_OFFSET: u64 = 4096;
 
 /// What the marks belong to.
@@ -92,6 +96,33 @@ impl Marks {
         self.owner
     }
 
+    /// Keeps in words how the store is replicated, durably; of words that are too long none.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn remember(&mut self, words: &str) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let words = if words.len() <= WORDS_SIZE_MAX { words.as_bytes() } else { &[] };
+        let size = (words.len() as u16).to_le_bytes();
+        let bytes = [&size[..], words, &checksum(words).to_le_bytes()].concat();
+        file.write_all_at(&bytes, WORDS_OFFSET)?;
+        file.sync_all()
+    }
+
+    /// How the store was replicated last, if it is to be.
+    pub fn remembered(&self) -> Option<String> {
+        let file = self.file.as_ref()?;
+        let mut size = [0; 2];
+        file.read_exact_at(&mut size, WORDS_OFFSET).ok()?;
+        let size = usize::from(u16::from_le_bytes(size));
+        let mut bytes = vec![0; size.min(WORDS_SIZE_MAX) + 4];
+        file.read_exact_at(&mut bytes, WORDS_OFFSET + 2).ok()?;
+        let (words, sum) = bytes.split_last_chunk::<4>()?;
+        let is_sound = size <= WORDS_SIZE_MAX && checksum(words) == u32::from_le_bytes(*sum);
+        let words = String::from_utf8(words.to_vec()).ok().filter(|_| is_sound);
+        words.filter(|words| !words.is_empty())
+    }
+
     /// How a claim with these marks is signed.
     pub fn signature(&self) -> String {
         let digits: String = self.signature.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -116,12 +147,13 @@ impl Marks {
     /// # Errors
     /// When the file cannot be written.
     pub fn adopt(&mut self, owner: Owner, all: bool) -> io::Result<()> {
-        if all || self.bits.len() != bitmap_size(&owner) {
-            self.bits = vec![if all { 0xff } else { 0 }; bitmap_size(&owner)];
-            let count = chunk_count(&owner);
-            for chunk in count..self.bits.len() as u64 * 8 {
-                self.bits[(chunk / 8) as usize] &= !(1 << (chunk % 8));
-            }
+        if all {
+            self.bits.clear();
+        }
+        // Of a device that has grown, nothing was written to the new chunks yet.
+        self.bits.resize(bitmap_size(&owner), if all { 0xff } else { 0 });
+        for chunk in chunk_count(&owner)..self.bits.len() as u64 * 8 {
+            self.bits[(chunk / 8) as usize] &= !(1 << (chunk % 8));
         }
         self.owner = Some(owner);
         let Some(file) = &self.file else { return Ok(()) };
@@ -243,10 +275,17 @@ mod tests {
         assert_eq!(marks.iter().count(), 13, "100 MiB are 13 chunks of 8 MiB");
         marks.clear(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).expect("the file is written");
         marks.set(&[3, 12]).expect("the file is written");
+        let grown = Owner { device_size: 200 << 20, ..OWNER };
+        marks.adopt(grown, false).expect("the file is written");
+        assert_eq!(marks.iter().collect::<Vec<_>>(), [3, 12], "what has grown keeps its marks");
+        marks.adopt(OWNER, false).expect("the file is written");
         let signature = marks.signature();
+        assert_eq!(marks.remembered(), None);
+        marks.remember("--replicate s3://one/two").expect("the file is written");
         drop(marks);
         let marks = Marks::open(&path).expect("a file");
         assert_eq!(marks.signature(), signature);
+        assert_eq!(marks.remembered().as_deref(), Some("--replicate s3://one/two"));
         assert_eq!(marks.owner(), Some(OWNER));
         assert_eq!(marks.iter().collect::<Vec<_>>(), [3, 12]);
         assert!(marks.is_set(12) && !marks.is_set(11) && !marks.is_set(1000));

@@ -38,6 +38,14 @@ impl CommitId {
         format!("c/{:016x}/{:016x}", self.epoch, self.number)
     }
 
+    /// The commit whose object has this name; `None` if no commit's has: other programs leave files, too.
+    pub fn of_name(name: &str) -> Option<CommitId> {
+        let (epoch, number) = name.strip_prefix("c/")?.split_once('/')?;
+        let number_of = |digits| u64::from_str_radix(digits, 16).ok();
+        let id = CommitId { epoch: number_of(epoch)?, number: number_of(number)? };
+        (id.name() == name).then_some(id)
+    }
+
     /// With what the names of an epoch's commits begin.
     pub fn names_of(epoch: u64) -> String {
         format!("c/{epoch:016x}/")

@@ -4,11 +4,12 @@
 //! - Pieces do not overlap. What none covers reads as zeros.
 //! - For each object that a piece names, its bytes in use are counted; an object of which none is left
 //!   is in no piece.
+//! - A copy shares what does not change afterwards, so a manifest is made without a pause.
 
 use crate::layout::commit::{Content, Entry};
 use crate::names::Source;
 use crate::ranges::RangeSet;
-use std::collections::{BTreeMap, HashMap};
+use crate::shared_map::{Parted, SharedMap};
 use std::ops::Range;
 
 /// A stretch of the device that lies in a row in one object.
@@ -22,13 +23,24 @@ pub struct Piece {
     pub offset: u32,
 }
 
+impl Parted for Source {
+    fn part(&self) -> u64 {
+        let number = match self {
+            Source::Data { number, .. } => *number,
+            Source::Commit(id) => id.number,
+        };
+        // Objects of one time are in one part: they are given up together, too.
+        number >> 10
+    }
+}
+
 /// What the device holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PieceMap {
     /// By first byte on the device.
-    pieces: BTreeMap<u64, Piece>,
+    pieces: SharedMap<u64, Piece>,
     /// Bytes of each object that pieces name.
-    used: HashMap<Source, u64>,
+    used: SharedMap<Source, u64>,
     /// Bytes of all pieces.
     total: u64,
 }
@@ -56,7 +68,7 @@ impl PieceMap {
 
     /// Whether a piece covers any byte of a range.
     pub fn overlaps(&self, range: &Range<u64>) -> bool {
-        let before = self.pieces.range(..range.end).next_back();
+        let before = self.pieces.last_before(range.end);
         before.is_some_and(|(start, piece)| start + u64::from(piece.length) > range.start)
     }
 
@@ -67,18 +79,18 @@ impl PieceMap {
 
     /// The objects that pieces name, in no particular order.
     pub fn sources(&self) -> impl Iterator<Item = Source> + '_ {
-        self.used.keys().copied()
+        self.used.iter().map(|(source, _)| *source)
     }
 
     /// Whether a piece names an object.
     pub fn names(&self, source: Source) -> bool {
-        self.used.contains_key(&source)
+        self.used.contains(&source)
     }
 
     /// Adds a piece where there is none.
     pub(crate) fn place(&mut self, start: u64, piece: Piece) {
         assert!(piece.length > 0, "a piece is not empty");
-        *self.used.entry(piece.source).or_insert(0) += u64::from(piece.length);
+        *self.used.value_or(piece.source, 0) += u64::from(piece.length);
         self.total += u64::from(piece.length);
         let before = self.pieces.insert(start, piece);
         assert!(before.is_none(), "two pieces do not begin at one byte");
@@ -100,8 +112,8 @@ impl PieceMap {
 
     /// Takes a range out. Adds objects that no piece names any more to `dead`.
     pub(crate) fn clear(&mut self, range: &Range<u64>, dead: &mut Vec<Source>) {
-        while let Some((start, piece)) = self.pieces.range(..range.end).next_back() {
-            let (start, piece) = (*start, *piece);
+        while let Some((start, piece)) = self.pieces.last_before(range.end) {
+            let piece = *piece;
             let end = start + u64::from(piece.length);
             if end <= range.start {
                 break;
@@ -117,8 +129,8 @@ impl PieceMap {
             }
             let gone = range.end.min(end) - range.start.max(start);
             self.total -= gone;
-            let used = self.used.get_mut(&piece.source).expect("every piece is counted");
-            *used -= gone;
+            let used = self.used.value_or(piece.source, 0);
+            *used = used.checked_sub(gone).expect("every piece is counted");
             if *used == 0 {
                 self.used.remove(&piece.source);
                 dead.push(piece.source);
@@ -128,12 +140,12 @@ impl PieceMap {
 
     /// The pieces of a range, cut to it, ascending; what lies between them is zeros.
     pub fn within(&self, range: &Range<u64>) -> Vec<(u64, Piece)> {
-        let first =
-            self.pieces.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let before = self.pieces.last_before(range.start.saturating_add(1));
+        let first = before.map_or(range.start, |(start, _)| start);
         let mut found = Vec::new();
         for (start, piece) in self.pieces.range(first..range.end) {
             let end = start + u64::from(piece.length);
-            let part = (*start).max(range.start)..end.min(range.end);
+            let part = start.max(range.start)..end.min(range.end);
             if !part.is_empty() {
                 let offset = piece.offset + (part.start - start) as u32;
                 let length = (part.end - part.start) as u32;
@@ -164,15 +176,19 @@ impl PieceMap {
     /// # Panics
     /// If one does not hold.
     pub fn assert_invariants(&self) {
-        let mut used: HashMap<Source, u64> = HashMap::new();
+        let mut used: SharedMap<Source, u64> = SharedMap::default();
         let mut free = 0;
-        for (start, piece) in &self.pieces {
+        for (start, piece) in self.pieces.iter() {
             assert!(*start >= free, "pieces do not overlap");
             assert!(piece.length > 0, "a piece is not empty");
             free = start + u64::from(piece.length);
-            *used.entry(piece.source).or_insert(0) += u64::from(piece.length);
+            *used.value_or(piece.source, 0) += u64::from(piece.length);
         }
-        assert_eq!(used.values().sum::<u64>(), self.total, "bytes are counted");
+        assert_eq!(
+            used.iter().map(|(_, bytes)| bytes).sum::<u64>(),
+            self.total,
+            "bytes are counted"
+        );
         assert_eq!(used, self.used, "bytes in use are counted");
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::bucket::{Bucket, BucketError, BucketErrorKind, Created, Swapped, Tag};
 use crate::random::random_u64;
-use std::sync::Barrier;
+use crate::side_by_side;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -151,21 +151,17 @@ fn at_once(
     request: impl Fn(&[u8]) -> Result<bool, BucketError> + Sync,
 ) -> Result<u32, ProbeError> {
     let (wins, failures) = (AtomicU32::new(0), AtomicU32::new(0));
-    let barrier = Barrier::new(RACERS);
-    std::thread::scope(|scope| {
-        for racer in first..first + RACERS {
-            let (wins, failures, barrier, request) = (&wins, &failures, &barrier, &request);
-            scope.spawn(move || {
-                // Large enough that a server which looks and then reads the body takes a while.
-                let bytes = vec![racer as u8; 4096];
-                barrier.wait();
-                match request(&bytes) {
-                    Ok(won) => wins.fetch_add(won.into(), Ordering::Relaxed),
-                    Err(_) => failures.fetch_add(1, Ordering::Relaxed),
-                };
-            });
-        }
+    let started = side_by_side::race(RACERS, |racer| {
+        // Large enough that a server which looks and then reads the body takes a while.
+        match request(&vec![(first + racer) as u8; 4096]) {
+            Ok(won) => wins.fetch_add(won.into(), Ordering::Relaxed),
+            Err(_) => failures.fetch_add(1, Ordering::Relaxed),
+        };
     });
+    if started < RACERS {
+        let message = "the system starts too few threads to test it";
+        return Err(BucketError::new(BucketErrorKind::Busy, message).into());
+    }
     let (wins, failures) = (wins.into_inner(), failures.into_inner());
     Ok(if wins == 0 && failures > 0 { 1 } else { wins })
 }

@@ -11,6 +11,7 @@ use crate::layout::{Corrupt, Reason, VolumeId, commit::Commit, data};
 use crate::names::Source;
 use crate::pieces::{Piece, PieceMap};
 use crate::publish::{self, Patience};
+use crate::side_by_side;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -115,11 +116,7 @@ pub fn restore(
             }
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 0..thread_count.clamp(1, work.len().max(1)) {
-            scope.spawn(run);
-        }
-    });
+    side_by_side::share(thread_count.clamp(1, work.len().max(1)), run);
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 

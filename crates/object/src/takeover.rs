@@ -155,6 +155,26 @@ pub fn claim(
     go_on(bucket, ended, owner, seen, patience)
 }
 
+/// The same, if no other host has claimed the volume since its record was `looked_at`: a look at whether it is free
+/// counts for what was there then.
+///
+/// # Errors
+/// [`ReplicaError::TakenOver`] if one has.
+pub fn claim_seen(
+    bucket: &dyn Bucket,
+    looked_at: &VolumeRecord,
+    owner: &str,
+    seen: u64,
+    patience: &dyn Patience,
+) -> Result<Claim, ReplicaError> {
+    let (record, tag) = history::record(bucket, patience)?;
+    if record.volume != looked_at.volume || record.newest() != looked_at.newest() {
+        return Err(ReplicaError::TakenOver);
+    }
+    let ended = end_others(bucket, record, &tag, Unreadable::Refused, patience)?;
+    go_on(bucket, ended, owner, seen, patience)
+}
+
 /// The same of a history that cannot be read to its end, too. Its state is then what can be read, and the error tells
 /// why that is not all.
 ///
@@ -391,8 +411,8 @@ fn end_behind_all(
     let epoch = begun.epoch;
     loop {
         let names = publish::list(bucket, &CommitId::names_of(epoch), patience)?;
-        let numbers = names.iter().filter_map(|name| name.get(CommitId::names_of(epoch).len()..));
-        let numbers = numbers.filter_map(|digits| u64::from_str_radix(digits, 16).ok());
+        let numbers = names.iter().filter_map(|name| CommitId::of_name(name));
+        let numbers = numbers.map(|id| id.number);
         let last = numbers.filter(|number| *number < COUNTED_MAX).max();
         // Where the history was cut there may be none; what the manifest counts may be deleted.
         let counted = record.manifest.map(|manifest| manifest.commit);

@@ -32,6 +32,12 @@ pub enum UrlError {
     Prefix,
     /// The directory is not absolute.
     Relative,
+    /// A part of its path is `.` or `..`.
+    Dots,
+    /// What follows an `@` in its last part would be the name of a snapshot.
+    Snapshot,
+    /// A character in it is none that can be printed.
+    Control,
 }
 
 impl fmt::Display for UrlError {
@@ -41,6 +47,9 @@ impl fmt::Display for UrlError {
             UrlError::Bucket => "the bucket's name has 3 to 63 letters, digits, '-' or '.'",
             UrlError::Prefix => "it names no prefix: write s3://BUCKET/VOLUME",
             UrlError::Relative => "the directory is not absolute: write file:///DIRECTORY/VOLUME",
+            UrlError::Dots => "a part of its path is '.' or '..': write where that leads to",
+            UrlError::Snapshot => "it contains '@', behind which the name of a snapshot stands",
+            UrlError::Control => "it contains a control character",
         })
     }
 }
@@ -51,23 +60,28 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Url, UrlError> {
-        if let Some(path) = text.strip_prefix("file://") {
-            let path = Path::new(path);
-            let is_whole = path.is_absolute() && path.parent().is_some();
-            return is_whole.then(|| Url::Directory(path.to_path_buf())).ok_or(UrlError::Relative);
-        }
-        let rest = text.strip_prefix("s3://").ok_or(UrlError::Scheme)?;
-        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
-        if !(3..=63).contains(&bucket.len()) || !bucket.bytes().all(is_letter) {
-            return Err(UrlError::Bucket);
-        }
-        let prefix = prefix.trim_matches('/');
-        if prefix.is_empty() {
-            return Err(UrlError::Prefix);
-        }
-        Ok(Url::S3 { bucket: bucket.to_string(), prefix: prefix.to_string() })
+        let url = Url::place(text)?;
+        if text.contains('@') { Err(UrlError::Snapshot) } else { Ok(url) }
     }
+}
+
+fn parse(text: &str) -> Result<Url, UrlError> {
+    if let Some(path) = text.strip_prefix("file://") {
+        let path = Path::new(path);
+        let is_whole = path.is_absolute() && path.parent().is_some();
+        return is_whole.then(|| Url::Directory(path.to_path_buf())).ok_or(UrlError::Relative);
+    }
+    let rest = text.strip_prefix("s3://").ok_or(UrlError::Scheme)?;
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    if !(3..=63).contains(&bucket.len()) || !bucket.bytes().all(is_letter) {
+        return Err(UrlError::Bucket);
+    }
+    let prefix = prefix.trim_matches('/');
+    if prefix.is_empty() {
+        return Err(UrlError::Prefix);
+    }
+    Ok(Url::S3 { bucket: bucket.to_string(), prefix: prefix.to_string() })
 }
 
 impl fmt::Display for Url {
@@ -80,6 +94,39 @@ impl fmt::Display for Url {
 }
 
 impl Url {
+    /// The copy at this place, and the name of a snapshot, which stands behind the last `@`.
+    ///
+    /// # Errors
+    /// [`UrlError`].
+    pub fn with_snapshot(text: &str) -> Result<(Url, Option<&str>), UrlError> {
+        match text.rsplit_once('@') {
+            Some((url, name)) => Ok((Url::place(url)?, Some(name))),
+            None => Ok((text.parse()?, None)),
+        }
+    }
+
+    /// A place, which is not judged by what an `@` in it means.
+    fn place(text: &str) -> Result<Url, UrlError> {
+        let url = parse(text)?;
+        if text.chars().any(char::is_control) {
+            return Err(UrlError::Control);
+        }
+        let path = text.split_once("://").map_or("", |(_, path)| path);
+        let is_odd = path.split('/').any(|part| [".", ".."].contains(&part));
+        if is_odd { Err(UrlError::Dots) } else { Ok(url) }
+    }
+
+    /// The places above this one, in which another copy may be: the nearest first.
+    pub(crate) fn above(&self) -> Vec<Url> {
+        let parts = self.parts().unwrap_or_default();
+        let paths = (1..parts.len()).rev().map(|count| parts[..count].join("/"));
+        let place = |path: String| match self {
+            Url::Directory(_) => Url::Directory(format!("/{path}").into()),
+            Url::S3 { bucket, .. } => Url::S3 { bucket: bucket.clone(), prefix: path },
+        };
+        paths.map(place).collect()
+    }
+
     /// The parts of its path; of a bucket these are behind its name.
     fn parts(&self) -> Option<Vec<&str>> {
         let path = match self {
@@ -176,7 +223,6 @@ mod tests {
             ("file:///mnt/a/vol", "file:///mnt/b", Some("../a/vol")),
             ("s3://one/vol", "s3://two/new", None),
             ("s3://one/vol", "file:///one/new", None),
-            ("file:///mnt/a/../vol", "file:///mnt/new", None),
         ] {
             let (one, other) = (url(one), url(other));
             let found = one.path_beside(&other);
@@ -201,6 +247,18 @@ mod tests {
         assert_eq!(parse("s3://one//"), Err(UrlError::Prefix));
         assert_eq!(parse("s3://o/two"), Err(UrlError::Bucket));
         assert_eq!(parse("s3://o ne/two"), Err(UrlError::Bucket));
+        for text in ["s3://one/../two", "s3://one/./two", "file:///mnt/a/../vol", "file:///mnt/.."]
+        {
+            assert_eq!(parse(text), Err(UrlError::Dots), "{text}");
+        }
+        for text in ["s3://one/two@three", "file:///mnt/vol@", "file:///mnt/a@b/vol"] {
+            assert_eq!(parse(text), Err(UrlError::Snapshot), "{text}");
+        }
+        assert_eq!(parse("file:///mnt/a\nb/c"), Err(UrlError::Control));
+        parse("file:///mnt/my vol 日本/c").expect("it leads somewhere");
+        let above: Vec<String> =
+            parse("s3://one/a/b/c").expect("a URL").above().iter().map(Url::to_string).collect();
+        assert_eq!(above, ["s3://one/a/b", "s3://one/a"]);
         for text in ["", "one", "/a/b", "http://one/two", "S3://one/two"] {
             assert_eq!(parse(text), Err(UrlError::Scheme), "{text}");
         }

@@ -13,7 +13,7 @@ use crate::layout::{Stage, VolumeRecord};
 use crate::names::{CommitId, PINS, Source, VOLUME};
 use crate::pieces::PieceMap;
 use crate::publish::{self, Patience};
-use crate::{restore, snapshot};
+use crate::{restore, side_by_side, snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -111,7 +111,8 @@ fn newest_of(
     let mut history = history::start(bucket, record, patience)?;
     history::follow(bucket, record, &mut history, patience)?;
     let next = history.last.next();
-    let is_gap = history.last.epoch == epoch && listed.iter().any(|name| *name > next.name());
+    let is_gap = history.last.epoch == epoch
+        && listed.iter().any(|name| CommitId::of_name(name).is_some_and(|id| id > next));
     if is_gap { Err(ReplicaError::Missing(next.name())) } else { Ok(history) }
 }
 
@@ -202,11 +203,7 @@ fn read_objects(
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, work.len());
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 0..thread_count.clamp(1, work.len().max(1)) {
-            scope.spawn(run);
-        }
-    });
+    side_by_side::share(thread_count.clamp(1, work.len().max(1)), run);
     shared.into_inner().unwrap_or_else(PoisonError::into_inner).1.map_or(Ok(()), Err)
 }
 

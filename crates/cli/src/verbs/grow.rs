@@ -15,6 +15,7 @@ use coulter_check::FileBlocks;
 use coulter_check::dump::{self, SuperblockState};
 use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::growth::Growth;
+use coulter_daemon::replication;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::store_fate::StoreFate;
 use coulter_device::Device;
@@ -189,7 +190,8 @@ impl Grow {
             return Err(StoreError::SizeOfDisk { path: path.to_owned() }.into());
         }
         if !metadata.is_file() {
-            return Ok(StoreToGrow { device: store::open_device(path, false)?, file: None });
+            let device = replication::marking(path, store::open_device(path, false)?)?;
+            return Ok(StoreToGrow { device, file: None });
         }
         let mut file = TargetFile::open(path)?;
         let present = file.length()?;
@@ -208,7 +210,7 @@ impl Grow {
             // It is somebody's file, who may be writing to it; the library says what is wrong.
             None => {}
         }
-        let device = file.open_device()?;
+        let device = replication::marking(path, file.open_device()?)?;
         Ok(StoreToGrow { device, file: Some((file, present)) })
     }
 }

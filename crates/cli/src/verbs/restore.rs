@@ -63,11 +63,8 @@ pub(crate) struct CopyName {
 
 impl CopyName {
     pub(crate) fn parse(text: &str) -> Result<CopyName, String> {
-        let (url, snapshot) = match text.rsplit_once('@') {
-            Some((url, name)) => (url, Some(name.to_owned())),
-            None => (text, None),
-        };
-        let url = url.parse::<Url>().map_err(|error| error.to_string())?;
+        let (url, snapshot) = Url::with_snapshot(text).map_err(|error| error.to_string())?;
+        let snapshot = snapshot.map(str::to_owned);
         if let Some(name) = &snapshot {
             snapshot::check_name(name).map_err(|error| error.to_string())?;
         }

@@ -111,7 +111,9 @@ impl StateError {
             StateError::DeviceWaits { store, name, device } => {
                 let path = store.display();
                 let why = format!("its daemon has ended, and {device} waits for a new one");
-                let recover = format!("`coulter attach --recover {path}` serves it again");
+                let copy = crate::replication::remembered(store);
+                let copy = copy.map(|words| format!(" {words}")).unwrap_or_default();
+                let recover = format!("`coulter attach --recover {path}{copy}` serves it again");
                 fault(format!("{path} has a device already")).why(why).help(match name {
                     Some(name) => format!("{recover}; `coulter detach {name}` gives it up"),
                     None => recover,

@@ -22,6 +22,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Objects as files below a directory.
 #[derive(Debug)]
@@ -44,6 +45,9 @@ const VERSION_RACES_MAX: usize = 64;
 /// Versions of an object that stay.
 const VERSIONS_KEPT: u64 = 64;
 
+/// After what time a file that has not got its name is one of a host that was killed.
+const LEFT_OVER_AFTER: Duration = Duration::from_secs(24 * 3600);
+
 /// Where files are made before they get their names.
 const TEMPORARY: &str = ".new";
 
@@ -60,6 +64,7 @@ impl DirectoryBucket {
         }
         let directory = File::open(root).map_err(failed)?;
         let through = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
+        remove_left_over(&through.join(TEMPORARY));
         Ok(DirectoryBucket {
             url_path: root.to_path_buf(),
             directory,
@@ -242,7 +247,15 @@ impl Bucket for DirectoryBucket {
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
-        remove_if_there(&self.path(name)).map_err(|error| self.error(name, &error))
+        let delete = || {
+            remove_if_there(&self.path(name))?;
+            let mut version = 1;
+            while remove_if_there(&self.version_path(name, version))? {
+                version += 1;
+            }
+            Ok(())
+        };
+        delete().map_err(|error| self.error(name, &error))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, u64)>, BucketError> {
@@ -271,10 +284,23 @@ fn make_directory(root: &Path, directory: &Path) -> io::Result<()> {
     }
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
+/// Removes a file; `false` if there was none.
+fn remove_if_there(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
+/// Removes what a host that was killed left half written, as far as this user may. None that lives takes that long for
+/// a file; one that is stopped for longer makes its file again.
+fn remove_left_over(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = modified.ok().and_then(|time| time.elapsed().ok());
+        if age.is_some_and(|age| age > LEFT_OVER_AFTER) {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 

@@ -293,8 +293,9 @@ impl Bucket for S3Bucket {
         }
         // A request waits for the network nearly all of its time.
         std::thread::scope(|scope| {
-            let start =
-                |name| std::thread::Builder::new().spawn_scoped(scope, move || self.read(name, None));
+            let start = |name| {
+                std::thread::Builder::new().spawn_scoped(scope, move || self.read(name, None))
+            };
             let threads: Vec<_> = names.iter().map(|name| (name, start(name))).collect();
             let one = |(name, thread): (&String, io::Result<ScopedJoinHandle<'_, _>>)| match thread
             {

@@ -73,12 +73,13 @@ pub fn begin(
     if record.store != opening.store {
         return Err(ReplicaError::Diverged("another store's volume is there"));
     }
-    if record.device_size != device_size {
-        return Err(ReplicaError::Diverged("its size is another"));
+    if record.device_size > device_size {
+        return Err(ReplicaError::Diverged("the store is shorter than its copy"));
     }
     if opening.reseed {
         // What the copy holds is given up, whether it can be read or not.
-        let (claim, _) = takeover::claim_anyway(bucket, &opening.claimant(), seen, patience)?;
+        let (mut claim, _) = takeover::claim_anyway(bucket, &opening.claimant(), seen, patience)?;
+        grow(bucket, &mut claim, device_size, patience)?;
         adopt(&mut opening.marks, &claim, device_size, true)?;
         return Ok((claim, std::iter::once(0..device_size).collect()));
     }
@@ -91,13 +92,15 @@ pub fn begin(
     }
     let ours = opening.marks.owner().filter(|_| !is_unused).map_or(0, |owner| owner.epoch);
     check_is_free(opening, &record, ours, patience)?;
-    let claim = takeover::claim(bucket, &opening.claimant(), seen, patience)?;
+    let claimant = opening.claimant();
+    let mut claim = takeover::claim_seen(bucket, &record, &claimant, seen, patience)?;
     if is_unused && claim.history.newest_commit.epoch > 0 {
         return Err(ReplicaError::TakenOver);
     }
     if !is_unused {
         check_is_ours(&opening.marks, claim.record.volume, claim.history.newest_commit)?;
     }
+    grow(bucket, &mut claim, device_size, patience)?;
     adopt(&mut opening.marks, &claim, device_size, is_unused)?;
     if is_unused {
         return Ok((claim, opening.content.clone()));
@@ -107,6 +110,20 @@ pub fn begin(
     let marked =
         marked.map(|chunk| chunk * chunk_size..((chunk + 1) * chunk_size).min(device_size));
     Ok((claim, marked.collect()))
+}
+
+/// Has the copy grow as the device has. What is new reads as zeros until a commit says otherwise, here as there.
+fn grow(
+    bucket: &dyn Bucket,
+    claim: &mut Claim,
+    device_size: u64,
+    patience: &dyn Patience,
+) -> Result<(), ReplicaError> {
+    if claim.record.device_size < device_size {
+        claim.record.device_size = device_size;
+        claim.tag = takeover::swap_record(bucket, &mut claim.record, &claim.tag, patience)?;
+    }
+    Ok(())
 }
 
 /// Whether no objects of an earlier volume are left: under the names of its commits the new one could create none. It

@@ -30,6 +30,8 @@ pub struct Status {
     pub ended: Option<Worker>,
     /// What waits for the copy.
     pub waiting: Waiting,
+    /// What a flush waits for.
+    pub ack: Option<Ack>,
 }
 
 /// What of the host waits.

@@ -649,6 +649,7 @@ impl Shipper {
             nonce,
             commit: self.last,
             checksum: self.last_checksum,
+            // It shares what does not change meanwhile.
             pieces: self.pieces.clone(),
         };
         let first = *nonce.first_chunk().expect("a nonce has 16 bytes");
