@@ -126,7 +126,7 @@ struct Scraper {
 }
 
 enum Stage {
-    /// The request, as far as it has been read.
+    /// What it has asked so far.
     Asking(Vec<u8>),
     /// Its answer, and how much of that it has.
     Taking(Vec<u8>, usize),
@@ -303,7 +303,7 @@ mod tests {
 
     fn page_of(mut stream: TcpStream) -> Vec<u8> {
         let mut answer = Vec::new();
-        // Bytes left unread at the other end turn the end of the answer into an error.
+        // What was not read at the other end turns the end of the answer into an error.
         let _ = stream.read_to_end(&mut answer);
         answer
     }
@@ -312,7 +312,7 @@ mod tests {
     fn scrapers_that_are_silent_slow_or_never_read_delay_no_other() {
         // More than sockets hold.
         let address = answering(response("200 OK", &"x".repeat(32 << 20)));
-        let deaf: Vec<TcpStream> = (0..8).map(|_| connected(address, GET)).collect();
+        let deaf: Vec<TcpStream> = (0..SCRAPERS_MAX / 2).map(|_| connected(address, GET)).collect();
         let part = &GET[..GET.len() - 1];
         let mute: Vec<TcpStream> = (0..SCRAPERS_MAX)
             .map(|index| connected(address, if index % 2 == 0 { b"" } else { part }))
@@ -320,7 +320,8 @@ mod tests {
         let start = Instant::now();
         let page = page_of(connected(address, b"GET /other HTTP/1.1\r\n\r\n"));
         assert!(page.starts_with(b"HTTP/1.1 404"), "{page:?}");
-        assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+        // One after the other they would take eight times as long.
+        assert!(start.elapsed() < 3 * PATIENCE, "{:?}", start.elapsed());
         for silent in deaf.into_iter().chain(mute) {
             page_of(silent);
         }
