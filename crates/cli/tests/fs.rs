@@ -66,6 +66,38 @@ fn a_killed_daemon_leaves_nothing_that_mount_umount_or_detach_cannot_take_away()
     }
 }
 
+/// Programs would write into the bare directory from then on.
+#[test]
+fn a_mount_of_another_store_leaves_a_dead_mount_where_it_is() {
+    let Some(_right) = can_mount("a_mount_of_another_store_leaves_a_dead_mount_where_it_is") else {
+        return;
+    };
+    let sandbox = made();
+    sandbox.make_directory("other");
+    sandbox.ok(&["fs", "create", "other.img", "--size", "128M", "--segment-size", "2M"]);
+    sandbox.ok(&["create", "device.img", "--size", "128M", "--segment-size", "2M"]);
+    let pid = mounted(&sandbox);
+    write_and_sync(&sandbox.path("mnt/file"), b"synced");
+    send(pid as u32, "KILL");
+    let file = sandbox.path("mnt/file");
+    let dead = || fs::write(&file, "astray").is_err() && fs::read(&file).is_err();
+    assert!(dead(), "its daemon is dead");
+
+    sandbox.ok(&["fs", "mount", "other.img", "other"]);
+    assert!(dead(), "a mount of another store took it away");
+    sandbox.ok(&["attach", "--via", "nbd-server", "device.img"]);
+    assert!(dead(), "another volume took it away");
+    sandbox.ok(&["umount", "other"]);
+    let error = sandbox.fails(2, &["fs", "mount", "other.img", "mnt"]);
+    assert!(error.contains("something is mounted there already"), "{error}");
+    assert!(dead(), "a refused mount took it away");
+
+    mounted(&sandbox);
+    assert_eq!(fs::read(&file).expect("it was synced"), b"synced");
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["detach", "device"]);
+}
+
 #[test]
 fn sync_makes_durable_what_was_written() {
     let Some(_right) = can_mount("sync_makes_durable_what_was_written") else { return };

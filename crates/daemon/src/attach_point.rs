@@ -159,6 +159,11 @@ pub fn waiting_device(entry: &Entry) -> Option<PathBuf> {
     if entry.uuid.is_empty() { None } else { points::of(entry).waiting_device(entry) }
 }
 
+/// True if a dead mount of `entry`, whose daemon has ended, covers a directory of the user's.
+pub fn covers_a_directory(entry: &Entry) -> bool {
+    points::of(entry).covers_a_directory(entry)
+}
+
 /// Takes away the device of `entry` that waits, if there is one. What uses it gets I/O errors.
 ///
 /// # Errors

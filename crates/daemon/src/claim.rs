@@ -12,6 +12,7 @@ use crate::opening::Acknowledge;
 use crate::reclaim;
 use crate::state::{Entry, LOCK, StateDirectory, StateLock};
 use coulter_system::process::Process;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,7 +38,7 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Records that this process is about to serve the store of `job`. What ended daemons have left is
-/// cleared away first, save devices that wait for a daemon.
+/// cleared away first, save devices that wait for a daemon, and dead mounts of other stores.
 ///
 /// # Errors
 /// [`StateError::AlreadyAttached`], [`StateError::NameTaken`], [`StateError::ForeignFile`];
@@ -78,10 +79,10 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     let lock = state.lock()?;
     let (mut taken, ended): (Vec<Entry>, Vec<Entry>) =
         state.entries()?.into_iter().partition(|entry| state.is_alive(entry));
-    let (waiting, gone): (Vec<Entry>, Vec<Entry>) =
-        ended.into_iter().partition(|entry| attach_point::waiting_device(entry).is_some());
-    gone.iter().try_for_each(|entry| reclaim::reclaim(state, &lock, entry))?;
     let store = job.source.store();
+    let (waiting, gone): (Vec<Entry>, Vec<Entry>) =
+        ended.into_iter().partition(|entry| is_kept(entry, &store));
+    gone.iter().try_for_each(|entry| reclaim::reclaim(state, &lock, entry))?;
     let (mine, others): (Vec<Entry>, Vec<Entry>) =
         waiting.into_iter().partition(|entry| entry.store == store);
     let is_one = job.source.is_at_its_path();
@@ -144,6 +145,12 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     let liveness = hold(state, &entry)?;
     state.write(&lock, &entry)?;
     Ok(Claim { entry, waiting, liveness })
+}
+
+/// True if what the ended daemon of `entry` left is not for the daemon of `store` to take away.
+fn is_kept(entry: &Entry, store: &Path) -> bool {
+    attach_point::waiting_device(entry).is_some()
+        || entry.store != store && attach_point::covers_a_directory(entry)
 }
 
 /// What shows everybody that this process lives, as the daemon of `entry`.

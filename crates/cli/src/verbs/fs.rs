@@ -390,8 +390,8 @@ impl FsMount {
         Ok(())
     }
 
-    /// The directory, absolute, if something may be mounted there. What a killed daemon left there is in
-    /// the way of nobody.
+    /// The directory, absolute, if something may be mounted there. The dead mount of this very
+    /// store may be there: the new daemon takes it away.
     fn mount_point(&self) -> Result<PathBuf, CliError> {
         let unfit =
             |reason| MountError::MountPointUnfit { directory: self.directory.clone(), reason };
@@ -400,7 +400,8 @@ impl FsMount {
             Ok(metadata) if !metadata.is_dir() => return Err(unfit("it is not a directory").into()),
             Ok(_) => self.directory.canonicalize().map_err(failed)?,
             Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-                return std::path::absolute(&self.directory).map_err(failed);
+                let directory = std::path::absolute(&self.directory).map_err(failed)?;
+                return self.own_dead_mount(directory);
             }
             Err(_) => return Err(unfit("there is no such directory").into()),
         };
@@ -409,6 +410,18 @@ impl FsMount {
             return Err(MountError::MountPointTaken { directory }.into());
         }
         Ok(directory)
+    }
+
+    /// `directory`, if what is mounted there, and dead, is of this store.
+    fn own_dead_mount(&self, directory: PathBuf) -> Result<PathBuf, CliError> {
+        let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
+        let store = self.path.canonicalize().ok();
+        match mounts::mount_at(&directory).map_err(failed)? {
+            Some(mount) if store.is_none_or(|store| store != mount.source) => {
+                Err(MountError::MountPointTaken { directory }.into())
+            }
+            _ => Ok(directory),
+        }
     }
 
     fn tell(&self, entry: &Entry) -> Result<(), CliError> {

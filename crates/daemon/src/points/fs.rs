@@ -32,6 +32,10 @@ impl Kind for Fs {
         is_mounted(entry, directory)
     }
 
+    fn covers_a_directory(&self, entry: &Entry) -> bool {
+        entry.device.as_deref().is_some_and(|directory| is_mounted(entry, Path::new(directory)))
+    }
+
     fn remove_waiting(&self, entry: &Entry) -> Result<(), String> {
         // What is left of it answers with errors; programs in it see it go.
         let directory = entry.device.as_deref().map(Path::new);

@@ -128,6 +128,12 @@ pub trait Kind: Sync {
         None
     }
 
+    /// True if the dead mount of `entry`, whose daemon has ended, covers a directory of the user's.
+    /// Programs get errors there. Without it they would write into the bare directory below.
+    fn covers_a_directory(&self, _entry: &Entry) -> bool {
+        false
+    }
+
     /// Takes away what of `entry`, whose daemon has ended, is left in the kernel. What uses it gets I/O errors.
     ///
     /// # Errors
