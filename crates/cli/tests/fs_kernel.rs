@@ -52,10 +52,21 @@ fn a_set_uid_program_that_another_user_has_written_to_is_not_run_as_its_owner() 
 fn a_file_that_the_kernel_has_not_written_back_has_blocks_and_no_holes() {
     let Some(_right) = can_mount("a file that the kernel has not written back") else { return };
     let sandbox = mounted(&["--cache", "back"]);
-    let path = sandbox.path("mnt/file");
-    let mut file = File::create(&path).expect("it is writable");
+    for name in ["new", "known"] {
+        let path = sandbox.path("mnt").join(name);
+        if name == "known" {
+            File::create(&path).expect("it is writable");
+            assert_eq!(fs::metadata(&path).expect("it is there").blocks(), 0);
+        }
+        held_back(&path);
+    }
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+fn held_back(path: &Path) {
+    let mut file = File::create(path).expect("it is writable");
     file.write_all(&vec![7; 1 << 20]).expect("there is room");
-    let blocks = || fs::metadata(&path).expect("it is there").blocks();
+    let blocks = || fs::metadata(path).expect("it is there").blocks();
     assert!(blocks() > 0, "a program that archives files without blocks archives zeros");
     // SAFETY: the descriptor is open, and the call touches no memory.
     let seek = |whence| unsafe { libc::lseek(file.as_raw_fd(), 0, whence) };
@@ -64,7 +75,6 @@ fn a_file_that_the_kernel_has_not_written_back_has_blocks_and_no_holes() {
     assert_eq!(blocks(), 2048, "still open");
     drop(file);
     assert_eq!(blocks(), 2048, "closed");
-    sandbox.ok(&["umount", "mnt"]);
 }
 
 /// A file handle, as large as the kernel makes them.

@@ -34,6 +34,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// The notification that attributes, and pages from an offset on, are not valid any more.
+const NOTIFY_INVAL_INODE: i32 = 2;
 /// Messages in flight at a time.
 const PENDING_MAX: usize = 1024;
 /// Bytes of one read or write.
@@ -309,9 +311,12 @@ impl Pump {
             }
             Message::Silent => {}
             Message::Open { access, is_direct } => {
+                if self.writers.open(header.node, access) {
+                    self.drop_attributes(header.node);
+                }
                 self.body.open(is_direct && self.opens_direct);
-                if self.send_body(header.unique, Ok(())) {
-                    self.writers.open(header.node, access);
+                if !self.send_body(header.unique, Ok(())) {
+                    self.writers.release(header.node, access);
                 }
             }
             Message::Release { access } => {
@@ -415,15 +420,22 @@ impl Pump {
                 self.send_body(unique, Ok(()));
             }
             (asked, Ok(reply)) => {
+                let opened = match (asked, &reply) {
+                    (Asked::Entry { opens }, Reply::Entry(entry)) => opens.zip(Some(entry.number)),
+                    _ => None,
+                };
+                // Before its attributes are told.
+                if let Some((access, node)) = opened {
+                    self.writers.open(node, access);
+                }
                 let result = self.encode(asked, &reply);
                 let is_taken = self.send_body(unique, result);
-                match (is_taken, asked, &reply) {
+                if let (false, Reply::Entry(entry)) = (is_taken, &reply) {
                     // The kernel never heard of it.
-                    (false, _, Reply::Entry(entry)) => self.files.forget(entry.number, 1),
-                    (true, Asked::Entry { opens: Some(access) }, Reply::Entry(entry)) => {
-                        self.writers.open(entry.number, access);
+                    self.files.forget(entry.number, 1);
+                    if let Some((access, node)) = opened {
+                        self.writers.release(node, access);
                     }
-                    _ => {}
                 }
             }
         }
@@ -479,6 +491,14 @@ impl Pump {
             Ok(()) => reply(&self.device, unique, 0, &self.body.0),
             Err(errno) => reply(&self.device, unique, errno, &[]),
         }
+    }
+
+    /// Has the kernel ask for the attributes of a node again. Its pages stay.
+    fn drop_attributes(&self, node: u64) {
+        let mut body = [0xff; 24];
+        body[..8].copy_from_slice(&node.to_ne_bytes());
+        // A notification has its kind in the place of the error. An unknown node has none to drop.
+        reply(&self.device, 0, -NOTIFY_INVAL_INODE, &body);
     }
 
     fn send(&self, unique: u64, errno: i32, body: &[u8]) {

@@ -29,10 +29,14 @@ impl Writers {
         Writers { writes_back, open: HashMap::new() }
     }
 
-    pub(super) fn open(&mut self, node: u64, access: Access) {
-        if self.writes_back && access == Access::Writes {
-            *self.open.entry(node).or_default() += 1;
+    /// Counts a program more. Returns true if attributes that the kernel has are not to be kept.
+    pub(super) fn open(&mut self, node: u64, access: Access) -> bool {
+        if !self.writes_back || access == Access::Reads {
+            return false;
         }
+        let count = self.open.entry(node).or_default();
+        *count += 1;
+        *count == 1
     }
 
     /// The kernel has written back before.
@@ -78,9 +82,9 @@ mod tests {
         }
         let directory = Inode { mode: libc::S_IFDIR | 0o2775, ..Inode::default() };
         assert_eq!(writers.valid_seconds(7, &directory), VALID_SECONDS);
-        writers.open(7, Access::Reads);
-        writers.open(7, Access::Writes);
-        writers.open(7, Access::Writes);
+        let open = |writers: &mut Writers, access| writers.open(7, access);
+        assert!(!open(&mut writers, Access::Reads), "a reader changes nothing");
+        assert!(open(&mut writers, Access::Writes) && !open(&mut writers, Access::Writes));
         assert_eq!(writers.valid_seconds(7, &file(0o644, 0)), 0);
         assert_eq!((writers.sectors(7, &file(0o644, 0)), writers.sectors(7, &file(0, 2))), (1, 16));
         assert_eq!(writers.valid_seconds(8, &file(0o644, 0)), VALID_SECONDS);
@@ -95,7 +99,7 @@ mod tests {
     #[test]
     fn where_writes_go_through_nothing_is_held_back() {
         let mut writers = Writers::new(false);
-        writers.open(7, Access::Writes);
+        assert!(!writers.open(7, Access::Writes));
         assert_eq!(writers.valid_seconds(7, &file(0o644, 0)), VALID_SECONDS);
         assert_eq!(writers.sectors(7, &file(0o644, 0)), 0);
     }
