@@ -170,7 +170,7 @@ impl<L: Lower> Overlay<L> {
                 match self.begin_adoption(inode, &handle, Work::new(id, request, now)) {
                     Ok(None) => {}
                     Ok(Some(work)) => self.write_in_place(&handle, work),
-                    Err((errno, work)) => self.refuse(work, errno),
+                    Err((errno, work)) => self.refuse(*work, errno),
                 }
             }
             Ok(false) => {

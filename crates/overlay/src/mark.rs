@@ -30,7 +30,7 @@ impl<L: Lower> Overlay<L> {
         number: u64,
         handle: &Handle,
         work: Work,
-    ) -> Result<Option<Work>, (i32, Work)> {
+    ) -> Result<Option<Work>, (i32, Box<Work>)> {
         // Else the record of a file that had this inode before is not forgotten yet.
         if self.store.by_number.contains_key(&number) || !self.store.has_place() {
             return Ok(Some(work));
@@ -44,7 +44,7 @@ impl<L: Lower> Overlay<L> {
             Err(libc::ENOSPC | libc::EDQUOT | libc::EPERM | libc::EOPNOTSUPP | libc::EROFS) => {
                 return Ok(Some(work));
             }
-            Err(errno) => return Err((errno, work)),
+            Err(errno) => return Err((errno, Box::new(work))),
         }
         self.held_back.insert(number, vec![work]);
         self.make_mark_durable(Marked { number, handle: *handle, id, touches: 0 });
