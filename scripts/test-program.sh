@@ -5,13 +5,14 @@
 set -uo pipefail
 
 readonly seconds=$1 lock=$2 directory=$3 program=$4
+runner=$(realpath "$(dirname "$0")/test-runner.sh")
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 name=$(basename "$directory"): # the crate, then the program without its hash
 name+=" $(basename "${program%-*}")"
 cd "$directory" || exit 1
 began=$SECONDS
-timeout --kill-after=10 "$seconds" "$program" >"$output" 2>&1
+TEST_SECONDS=$seconds "$runner" "$program" >"$output" 2>&1
 status=$?
 exec 9>"$lock"
 flock 9

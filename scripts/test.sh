@@ -57,9 +57,7 @@ part_bare() {
 # Cargo runs one program after the other, and most of those that take long wait for daemons and disks. So as
 # many run at once as there are processors, each with some tests at once; and beside them, one after the other,
 # those that compute for minutes. What one prints comes when it ends.
-#
-# Those that make mount namespaces run alone, and first: a namespace holds copies of what other programs have
-# mounted, and keeps these file systems on their devices when they are unmounted.
+# Each program has a mount namespace of its own (`test-runner.sh`).
 run_programs() {
   local at_once=$1 work=$2
   xargs -L 1 -P "$at_once" scripts/test-program.sh "$program_seconds_max" "$work/lock" | tee -a "$work/log"
@@ -72,12 +70,9 @@ part_tests() {
   cargo test --workspace --no-run --message-format=json-render-diagnostics >"$work/built" || status=1
   sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*|\1 \2|p' "$work/built" \
     >"$work/programs"
-  grep -l '"unshare"' crates/*/tests/*.rs | sed 's|\(.*\)/tests/\(.*\)\.rs|/\1 .*/\2-|' >"$work/alone"
   touch "$work/log"
-  grep -f "$work/alone" "$work/programs" | run_programs 1 "$work" || status=1
-  grep -v -f "$work/alone" "$work/programs" >"$work/others"
-  grep "$computing" "$work/others" | run_programs 1 "$work" &
-  grep -v "$computing" "$work/others" | run_programs "$(nproc)" "$work" || status=1
+  grep "$computing" "$work/programs" | run_programs 1 "$work" &
+  grep -v "$computing" "$work/programs" | run_programs "$(nproc)" "$work" || status=1
   wait "$!" || status=1
   cargo test --workspace --doc --no-fail-fast 2>&1 | tee -a "$work/log" || status=1
   if grep -q 'SKIPPED' "$work/log"; then

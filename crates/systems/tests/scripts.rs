@@ -1,7 +1,9 @@
 //! The scripts around the build do what they say when the machine is not as they would like it.
 
+use coulter_systems::requirement::{Need, has};
 use rustix::fs::{FlockOperation, fcntl_lock};
-use std::fs::File;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -44,4 +46,48 @@ fn a_lock_of_apt_is_waited_for_with_a_word_and_not_for_ever() {
     assert!(waited.status.success(), "{}", said(&waited));
     assert!(said(&waited).contains("waiting for"), "{}", said(&waited));
     assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+/// A test program that mounts, takes a loop device, starts a process and fails.
+const UNTIDY: &str = r#"#!/usr/bin/env bash
+scratch=/var/tmp/coulter-systems-$$-0
+mkdir "$scratch"; touch "$scratch/lock"
+mount -t tmpfs none "$HERE/mnt"; touch "$HERE/mnt/hidden"
+truncate --size 1M "$scratch/disk"; losetup --find --show "$scratch/disk" >"$HERE/loop"
+setsid sleep 600 </dev/null >/dev/null 2>&1 &
+echo "$! $scratch" >"$HERE/left"
+exit 3
+"#;
+
+#[test]
+fn a_test_program_that_fails_leaves_no_mount_loop_device_process_or_file() {
+    if !has("test programs in a namespace", &[Need::Root, Need::Loop]) {
+        return;
+    }
+    let here = tempfile::tempdir().expect("a temporary directory can be made");
+    let path = |name: &str| here.path().join(name);
+    for directory in ["deps", "mnt"] {
+        fs::create_dir(path(directory)).expect("the directory is new");
+    }
+    let program = path("deps/untidy");
+    fs::write(&program, UNTIDY).expect("the directory is writable");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let mut runner = Command::new(script("test-runner.sh"));
+    let output = runner.arg(&program).env("HERE", here.path()).output().expect("bash can be run");
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(!path("mnt/hidden").exists(), "its mount is seen outside");
+    let left = fs::read_to_string(path("left")).expect("it wrote that");
+    let (process, scratch) = left.trim().split_once(' ').expect("two words");
+    let command = fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    assert_eq!(command, "", "it runs on: {}", said(&output));
+    assert!(!Path::new(scratch).exists(), "{}", said(&output));
+    let device = fs::read_to_string(path("loop")).expect("it wrote that");
+    let mut behind = Command::new("losetup");
+    behind.args(["--list", "--noheadings", "--output", "BACK-FILE", device.trim()]);
+    let behind = behind.output().expect("`losetup` can be run");
+    let behind = String::from_utf8_lossy(&behind.stdout).into_owned();
+    assert!(!behind.contains(scratch), "{device} is over {behind}");
+    for told in [format!("process {process}, sleep 600"), format!("removed: {scratch}")] {
+        assert!(said(&output).contains(&told), "{}", said(&output));
+    }
 }
