@@ -27,6 +27,7 @@ install -d -m 755 "$root/etc/coulter"
 doc=$root/usr/share/doc/coulter
 install -D -m 644 dist/debian/copyright "$doc/copyright"
 gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
+rm "$doc/CHANGELOG.md"
 chmod 644 "$doc/changelog.gz"
 
 install -d -m 755 "$root/DEBIAN"

@@ -3,13 +3,13 @@
 mod sandbox;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, Uid};
 use sandbox::{Sandbox, skipped};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -137,7 +137,8 @@ fn the_generator_orders_volumes_and_mounts_without_a_cycle() {
         .expect("the directory is writable");
     let fstab = "# a comment\n/dev/sda1 / ext4 defaults 0 1\n\
                  /dev/coulter/fast /mnt/my\\040data ext4 nofail 0 0\n\
-                 /srv/one.img /one coulter nofail 0 0\nnonsense\n";
+                 /srv/one.img /one coulter nofail 0 0\nnonsense\n\
+                 /srv/f.img /files fuse.coulter nofail 0 0\nhost: /x fuse.sshfs defaults 0 0\n";
     fs::write(etc.join("fstab"), fstab).expect("the directory is writable");
     let output = Command::new(dist("systemd/coulter-generator"))
         .args([&units, &units, &units])
@@ -157,7 +158,9 @@ fn the_generator_orders_volumes_and_mounts_without_a_cycle() {
     assert!(mount.contains("Requires=coulter@fast.service\nAfter=coulter@fast.service"), "{mount}");
     assert!(drop_in("one.mount").contains("TimeoutSec=300"));
     let made = fs::read_dir(&units).expect("it is readable").count();
-    assert_eq!(made, 6, "what makes no sense is left alone");
+    let files = drop_in("files.mount");
+    assert!(files.contains("TimeoutSec=300") && files.contains("Wants=modprobe@fuse"), "{files}");
+    assert_eq!(made, 7, "what makes no sense is left alone");
 
     // What systemd itself says of all of them together, and of the line that used to be documented.
     let mount = "[Unit]\nDefaultDependencies=no\nBefore=local-fs.target\nConflicts=umount.target\n\
@@ -267,6 +270,59 @@ fn what_is_installed_is_taken_away_again() {
     assert!(!root.join("opt").exists(), "empty directories stay behind");
 }
 
+/// Without root's rights it goes into the user's own directories. A failure leaves no file.
+#[test]
+fn a_user_installs_below_the_home_directory_and_a_failure_leaves_nothing() {
+    if !Uid::effective().is_root() {
+        return skipped("installing as another user needs root");
+    }
+    let sandbox = Sandbox::new();
+    sandbox.let_others_in();
+    let (home, program) = (sandbox.make_directory("home"), sandbox.path("coulter"));
+    fs::copy(env!("CARGO_BIN_EXE_coulter"), &program).expect("the directory is writable");
+    let user = Some(65_534);
+    chown(&home, user, user).expect("root may");
+    let install = |prefix: &Path, action: &str| {
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(repository().join("scripts/install.sh"))
+            .arg(action)
+            .env("PROGRAM", &program)
+            .env("STRIP", "no")
+            .env("PREFIX", prefix)
+            .output()
+            .expect("setpriv can be run")
+    };
+    let files = || {
+        let found = Command::new("find").arg(&home).args(["-type", "f"]).output();
+        String::from_utf8_lossy(&found.expect("it can be run").stdout).into_owned()
+    };
+    let local = home.join(".local");
+    let output = install(&local, "install");
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("no units, udev rules and mount helpers"), "{}", said(&output));
+    for path in
+        ["bin/coulter", "share/man/man8/coulter-mount.8", "share/doc/coulter/docs/operation.md"]
+    {
+        assert!(local.join(path).exists(), "{path}: {}", files());
+    }
+    assert!(install(&local, "uninstall").status.success());
+    assert_eq!(files(), "");
+
+    let refused = install(Path::new("/usr/local"), "install");
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("cannot be written to"), "{}", said(&refused));
+    // A directory that comes late is not the user's.
+    fs::create_dir_all(local.join("share/coulter")).expect("root may");
+    for path in [&local, &local.join("share")] {
+        chown(path, user, user).expect("root may");
+    }
+    let failed = install(&local, "install");
+    assert!(!failed.status.success(), "{}", said(&failed));
+    assert!(said(&failed).contains("is taken away"), "{}", said(&failed));
+    assert_eq!(files(), "");
+}
+
 /// The container's script twice: it makes a store, finds it again, and ends in order when it is told to.
 #[test]
 fn the_container_makes_its_store_once_and_closes_it() {
@@ -276,9 +332,19 @@ fn the_container_makes_its_store_once_and_closes_it() {
     symlink(program, programs.join("coulter")).expect("the directory is ours");
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").expect("it is set"));
     let store = sandbox.path("volume.img");
-    let serve = || {
+    let script = || {
         let mut script = Command::new(dist("container/serve"));
         script.env("PATH", &path).env("STORE", &store).env("STORE_SIZE", "256M");
+        script
+    };
+    // The disk with the store is not mounted.
+    let refused = script().output().expect("it is executable");
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("is the disk with it mounted"), "{}", said(&refused));
+    assert!(!store.exists(), "an empty store was made");
+    let serve = || {
+        let mut script = script();
+        script.env("CREATE", "yes");
         script
             .env("LISTEN", "tcp:127.0.0.1:0")
             .env("COULTER_STATE_DIRECTORY", sandbox.path("state"));

@@ -134,3 +134,16 @@ fn a_daemon_in_a_container_is_not_taken_for_killed_from_outside() {
     });
     assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
 }
+
+/// As in a bare chroot.
+#[test]
+fn without_sys_a_loop_device_is_refused_with_what_to_do() {
+    let Some(_right) = can_mount("a chroot without /sys") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    let namespace = ["--mount", "--propagation", "private"];
+    let script =
+        "mount -t tmpfs none /sys; $coulter attach disk.img --via loop && exit 3 || test $? = 1";
+    let refused = told(&elsewhere(&sandbox, &namespace, script));
+    assert!(refused.contains("needs /sys") && refused.contains("mount -t sysfs"), "{refused}");
+}

@@ -85,6 +85,8 @@ pub enum LoopError {
     Fuse(FuseError),
     /// There is no free loop device, or no loop driver.
     NoDevice(io::Error),
+    /// `/sys` is not mounted, as in a bare chroot.
+    NoSysfs,
     /// The system refused a step.
     System {
         /// Which step.
@@ -105,6 +107,11 @@ impl fmt::Display for LoopError {
                 "no free loop device: {error}; is the module loaded (modprobe loop), and is \
                  /dev/loop-control there?"
             ),
+            LoopError::NoSysfs => write!(
+                f,
+                "a loop device needs /sys, which is not mounted here: mount it with \
+                 `mount -t sysfs sysfs /sys`"
+            ),
             LoopError::System { step, target, source } => {
                 write!(f, "cannot {step} {}: {source}", target.display())
             }
@@ -117,6 +124,7 @@ impl std::error::Error for LoopError {
         match self {
             LoopError::Fuse(source) => Some(source),
             LoopError::NoDevice(source) | LoopError::System { source, .. } => Some(source),
+            LoopError::NoSysfs => None,
         }
     }
 }
@@ -137,6 +145,10 @@ impl LoopDevice {
         directory: &Path,
         options: &LoopOptions,
     ) -> Result<LoopDevice, LoopError> {
+        // How the kernel caches the device can be set there alone.
+        if !Path::new("/sys/block").is_dir() {
+            return Err(LoopError::NoSysfs);
+        }
         let LoopOptions { read_only, ref source, partitions } = *options;
         let fuse = FuseOptions { read_only, source: source.clone() };
         let file = FuseFile::mount(service, directory, &fuse).map_err(LoopError::Fuse)?;

@@ -57,7 +57,9 @@ impl Generate {
 type Files = Vec<(String, Vec<u8>)>;
 
 /// A page for the program, and a page for each visible verb and for each of its parts: pages refer to those.
-fn man_pages(mut whole: Command) -> std::io::Result<Files> {
+/// None of `help`, which prints what the pages say.
+fn man_pages(whole: Command) -> std::io::Result<Files> {
+    let mut whole = whole.disable_help_subcommand(true);
     whole.build();
     let (mut files, mut waiting) = (Files::new(), vec![whole]);
     // The definition is finite, and no verb contains itself.
@@ -169,6 +171,15 @@ mod tests {
             let page = format!("coulter-{}.8", verb.get_name());
             assert_eq!(pages.contains_key(&page), !verb.is_hide_set(), "{page}");
         }
+    }
+
+    #[test]
+    fn help_has_no_man_pages() {
+        let pages = generated(What::Man);
+        let help: Vec<&String> = pages.keys().filter(|page| page.contains("-help")).collect();
+        assert!(help.is_empty(), "{help:?}");
+        let told: Vec<_> = pages.iter().filter(|(_, text)| text.contains("help(8)")).collect();
+        assert!(told.is_empty(), "{told:?}");
     }
 
     #[test]
