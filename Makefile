@@ -8,6 +8,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # mount(8) looks for its helpers nowhere else.
 SBINDIR ?= /usr/sbin
+# A seed of this run alone, for what tries others each time. Make prints the command with it.
+ANY_SEED = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 # Where `make man` and `make completions` put what they make.
 GENERATED = target/generated
 
@@ -46,6 +48,8 @@ size: ## the program without debug information is under 9 MB
 	scripts/size.sh
 
 demo: ## see it work: random writes against a plain file, a crash, a picture, a lost host
+	@test -x target/release/coulter-lab || \
+	  echo "demo: compiles the programs first, which takes some minutes; then measures for two" >&2
 	scripts/setup.sh demo
 	$(CARGO) build --release --package coulter-lab
 	$(LABORATORY) demo $(ARGUMENTS)
@@ -184,9 +188,13 @@ report: ## the published experiments run again: coulter-report.html
 	scripts/setup.sh build
 	$(LABORATORY) report $(ARGUMENTS)
 
-hosts: ## two and three simulated hosts on one simulated bucket: WORLDS=5000 FIRST=0
+lives: ## the engine under simulated power cuts and faults, other seeds each time: LIVES=3000 FIRST=seed
 	scripts/setup.sh build
-	$(CARGO) run --quiet --release --package coulter-hosts -- $(or $(WORLDS),5000) $(or $(FIRST),0)
+	$(LABORATORY) sim --seeds $(or $(LIVES),3000) --first $(or $(FIRST),$(ANY_SEED))
+
+hosts: ## two and three simulated hosts on one simulated bucket, other seeds each time: WORLDS=5000 FIRST=seed
+	scripts/setup.sh build
+	$(CARGO) run --quiet --release --package coulter-hosts -- $(or $(WORLDS),5000) $(or $(FIRST),$(ANY_SEED))
 
 copies-kills: ## hosts that ship with --ack remote, killed or frozen, and others that take over: KILLS=200
 	scripts/setup.sh build
@@ -214,9 +222,9 @@ soak: ## a daemon's memory under endless writes: SECONDS=300
 	COULTER_SOAK_SECONDS=$(or $(SECONDS),300) $(CARGO) test --quiet --release \
 	  --package coulter-cli --test soak -- --ignored --nocapture
 
-operator: ## daemons restarted, killed, tuned at random under hosts; then six operators at once: SECONDS=300 each, SEED=1
+operator: ## daemons restarted, killed, tuned at random under hosts; then six operators at once, other acts each time: SECONDS=300 each, SEED=seed
 	scripts/setup.sh build
-	COULTER_OPERATOR_SECONDS=$(or $(SECONDS),300) COULTER_OPERATOR_SEED=$(or $(SEED),1) \
+	COULTER_OPERATOR_SECONDS=$(or $(SECONDS),300) COULTER_OPERATOR_SEED=$(or $(SEED),$(ANY_SEED)) \
 	  $(CARGO) test --quiet --release --package coulter-cli --test operator \
 	  --test crowd -- --ignored --nocapture
 
@@ -256,4 +264,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio scrub-latency help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper slfs-padding nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
+.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio scrub-latency help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper slfs-padding nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival lives hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites

@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 /// A general-purpose volume of the large clouds.
 const MODEL: SlowModel = SlowModel::CLOUD_VOLUME;
 
-/// Turns of each side; the device gives all of them the same.
-pub(crate) const TURNS: u32 = 2;
+/// Turns of each side. The device gives all of them the same; what shares the machine does not.
+pub(crate) const TURNS: u32 = 4;
 
 /// Says what comes.
 pub(crate) fn announce_it() {

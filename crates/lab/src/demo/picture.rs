@@ -54,7 +54,7 @@ impl Caption {
     /// What came out, in a sentence.
     fn sentence(&self) -> String {
         format!(
-            "Random writes: {:.1} times as many a second on a held-back device, {:.1} times on the disk as it is",
+            "Random writes a second: {:.1} times on a held-back device, {:.1} on the disk as it is",
             self.held_back, self.straight
         )
     }
@@ -396,11 +396,17 @@ mod tests {
         assert!(svg.starts_with("<svg "));
         assert!(svg.contains("fio &amp; &lt;co&gt;"));
         assert!(!svg.contains("NaN"));
-        assert!(
-            svg.contains("2.9 times as many a second on a held-back device, 0.9 times on the disk")
-        );
+        assert!(svg.contains("2.9 times on a held-back device, 0.9 on the disk as it is"));
         assert!(svg.contains("2.85 times") && svg.contains("0.90 times"), "both ratios are drawn");
         assert!(svg.contains("plain loop = 1"));
+    }
+
+    /// A letter of the bold title is about 12.4 wide.
+    #[test]
+    fn the_title_fits_its_frame() {
+        let widest = Caption { held_back: 13.25, straight: 10.44, ..caption() };
+        let width = widest.sentence().len() as f64 * 12.4;
+        assert!(width < WIDTH - LEFT - RIGHT, "{width}");
     }
 
     #[test]

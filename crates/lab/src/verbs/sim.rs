@@ -80,6 +80,8 @@ pub(crate) struct Sim {
 
 #[derive(Serialize)]
 struct LivesReport {
+    /// Seed of the first life; `None` for one plan.
+    first: Option<u64>,
     seeds: u64,
     operations: u64,
     commands: u64,
@@ -137,7 +139,7 @@ impl Sim {
             !interrupt.is_raised()
         });
         bar.finish_and_clear();
-        self.tell(&total, start.elapsed().as_secs_f64())?;
+        self.tell(&total, Some(self.first), start.elapsed().as_secs_f64())?;
         if let Some(failure) = total.failures.first() {
             return Err(found(&format!("seed {}", failure.seed), &failure.plan, &failure.what));
         }
@@ -150,13 +152,14 @@ impl Sim {
         Ok(())
     }
 
-    fn tell(&self, total: &Total, seconds: f64) -> Result<(), LabError> {
+    fn tell(&self, total: &Total, first: Option<u64>, seconds: f64) -> Result<(), LabError> {
         let Outcome { operations, commands, crash_points, .. } = total.outcome;
         let Outcome { cuts_while_opening, recoveries, checkpoints, .. } = total.outcome;
         let violations = total.failures.len();
         let cuts_per_minute = crash_points as f64 * 60.0 / seconds.max(1e-9);
         if self.json {
             return terminal::print_json(&LivesReport {
+                first,
                 seeds: total.seeds,
                 operations,
                 commands,
@@ -174,10 +177,11 @@ impl Sim {
         }
         let verdict =
             if violations == 0 { "every promise was kept" } else { "a promise was broken" };
+        let from = first.map_or_else(String::new, |first| format!(" from seed {first}"));
         terminal::print(&format!(
-            "{GREEN}{verdict}{GREEN:#}: {} lives, {operations} operations, {crash_points} power cuts \
-             ({cuts_while_opening} while opening; {cuts_per_minute:.0} a minute), {recoveries} \
-             recoveries compared",
+            "{GREEN}{verdict}{GREEN:#}: {} lives{from}, {operations} operations, \
+             {crash_points} power cuts ({cuts_while_opening} while opening; \
+             {cuts_per_minute:.0} a minute), {recoveries} recoveries compared",
             total.seeds,
         ))
     }
@@ -194,7 +198,7 @@ impl Sim {
             Ok(outcome) => total.outcome = outcome,
             Err(what) => return Err(found(name, plan, &what)),
         }
-        self.tell(&total, start.elapsed().as_secs_f64())
+        self.tell(&total, None, start.elapsed().as_secs_f64())
     }
 
     fn search(&self, interrupt: &Interrupt) -> Result<(), LabError> {
