@@ -126,7 +126,7 @@ struct Scraper {
 }
 
 enum Stage {
-    /// What it has asked so far.
+    /// The request, as far as it has been read.
     Asking(Vec<u8>),
     /// Its answer, and how much of that it has.
     Taking(Vec<u8>, usize),
@@ -303,7 +303,7 @@ mod tests {
 
     fn page_of(mut stream: TcpStream) -> Vec<u8> {
         let mut answer = Vec::new();
-        // What was not read at the other end turns the end of the answer into an error.
+        // Bytes left unread at the other end turn the end of the answer into an error.
         let _ = stream.read_to_end(&mut answer);
         answer
     }
