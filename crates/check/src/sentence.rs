@@ -131,16 +131,13 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "{owner} at block {} cannot be read: {error}; {}", pba.0, consequence(owner),)
         }
         Finding::Unreadable { owner: None, structure, pba, error } => {
-            write!(f, "the {structure} at block {} cannot be read: {error}", pba.0)?;
-            match structure {
-                Structure::RecordHeader => f.write_str("; look at the device's own error log"),
-                _ => f.write_str("; the store cannot be opened while that is so"),
-            }
+            let advice = advice_on_unreadable(*structure);
+            write!(f, "the {structure} at block {} cannot be read: {error}{advice}", pba.0)
         }
         Finding::CheckpointDamaged { pba, reason } => write!(
             f,
-            "the checkpoint's body at block {} is damaged ({reason}): the store cannot be opened, \
-             for the map is found through it; salvage it, or restore it from a backup",
+            "the checkpoint's body at block {} is damaged ({reason}): the map is found \
+             through it; salvage the store, or restore it from a backup",
             pba.0,
         ),
         Finding::CheckpointCopyDamaged { pba, whole, fault } => write!(
@@ -190,8 +187,8 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Finding::ReferenceDamaged { pba, reason } => write!(
             f,
             "the header at block {} is not the one that the checkpoint refers to ({reason}): where \
-             the blocks of its record belong is not known, and the store cannot be opened; salvage \
-             it, or restore it from a backup",
+             the blocks of its record belong is not known; salvage the store, or restore it from a \
+             backup",
             pba.0,
         ),
         Finding::BlocksLost { lba, blocks } => write!(
@@ -218,6 +215,14 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
+fn advice_on_unreadable(structure: Structure) -> &'static str {
+    match structure {
+        Structure::RecordHeader => "; look at the device's own error log",
+        Structure::Superblock => "; another copy serves if it is whole",
+        _ => "",
+    }
+}
+
 /// What the loss of a metadata block means.
 fn consequence(owner: &Owner) -> &'static str {
     match owner.kind {
@@ -234,14 +239,11 @@ fn consequence(owner: &Owner) -> &'static str {
              written; salvage the store, or restore it from a backup"
         }
         Kind::SegmentTable => {
-            "the store cannot be opened, for it is not known which of 256 segments are in use; \
-             salvage it, or restore it from a backup"
+            "it is not known which of 256 segments are in use, so nothing can be written; copy the \
+             volume to a new store, salvage it, or restore it from a backup"
         }
-        Kind::Run => {
-            "the store cannot be opened, for updates of the map are lost; salvage it, or \
-             restore it from a backup"
-        }
-        Kind::Checkpoint => "the store cannot be opened; salvage it, or restore it from a backup",
+        Kind::Run => "updates of the map are lost; salvage the store, or restore it from a backup",
+        Kind::Checkpoint => "salvage the store, or restore it from a backup",
         Kind::RootCopy
         | Kind::RootListCopy
         | Kind::TableCopy

@@ -130,8 +130,8 @@ pub fn create(
 pub struct LockedBlocks {
     /// Its blocks.
     pub blocks: FileBlocks,
-    #[expect(dead_code, reason = "held for its lock")]
-    device: Box<dyn Device>,
+    /// Holds the lock.
+    pub device: Box<dyn Device>,
 }
 
 impl LockedBlocks {

@@ -86,6 +86,8 @@ fn a_degraded_volume_is_read_only_and_every_verb_says_so() {
     assert_eq!(output.status.code(), Some(1), "it is damaged");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("segment table page 0"), "{told}");
+    assert!(told.contains("attaching: the store opens degraded: all data can be read"), "{told}");
+    assert!(!told.contains("cannot be opened"), "{told}");
 }
 
 /// A store that was killed after some writes of four blocks, each flushed, of which the header of the third and its

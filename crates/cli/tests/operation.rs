@@ -311,7 +311,8 @@ fn a_volume_begins_with_settings_and_keeps_them_over_a_restart() {
     };
     let tuned = with(&["reclaim=hole-fill", "policy=greedy", "cleaning-rate=50M"]);
     let first = "cleaning=paced\npolicy=greedy\nplacement=lifetime\nreclaim=hole-fill\ncleaning-rate=50M\n\
-                 latency-target=none\nidle-cleaning=off\nidle-after=1s\ndefrag=off";
+                 latency-target=none\nidle-cleaning=off\nidle-after=1s\ndefrag=off\n\
+                 space-patience=1m";
     let attach = ["attach", "disk.img", "--via", "nbd-server"];
     sandbox.ok(&[&attach[..], &tuned].concat());
     assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), first);
@@ -343,7 +344,8 @@ fn a_volume_begins_with_settings_and_keeps_them_over_a_restart() {
 fn settings_are_shown_changed_and_refused() {
     let (sandbox, _) = attached(&[]);
     let first = "cleaning=paced\npolicy=damped-age\nplacement=lifetime\nreclaim=copy-out\ncleaning-rate=none\n\
-                 latency-target=none\nidle-cleaning=off\nidle-after=1s\ndefrag=off";
+                 latency-target=none\nidle-cleaning=off\nidle-after=1s\ndefrag=off\n\
+                 space-patience=1m";
     assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), first);
     assert_eq!(sandbox.ok(&["tune", "disk", "cleaning=paused", "policy=greedy"]), "");
     assert_eq!(sandbox.json(&["tune", "disk", "--json"])["policy"], "greedy");
@@ -374,7 +376,8 @@ fn settings_are_shown_changed_and_refused() {
     assert_eq!(
         sandbox.ok(&["tune", "disk"]).trim(),
         "cleaning=paused\npolicy=greedy\nplacement=lifetime\nreclaim=copy-out\ncleaning-rate=50M\n\
-         latency-target=20ms\nidle-cleaning=on\nidle-after=500ms\ndefrag=off",
+         latency-target=20ms\nidle-cleaning=on\nidle-after=500ms\ndefrag=off\n\
+         space-patience=1m",
         "a refusal changes nothing"
     );
     let error = sandbox.fails(1, &["tune", "other", "cleaning=paced"]);

@@ -50,6 +50,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("idle-cleaning", &["on", "off"]),
     ("idle-after", &["10ms", "1s"]),
     ("defrag", &["on", "off"]),
+    ("space-patience", &["1s", "1m"]),
 ];
 
 /// Who does things to daemons.

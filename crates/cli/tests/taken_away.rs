@@ -319,9 +319,21 @@ fn on_a_full_file_system_a_sparse_store_waits_is_read_and_goes_on_by_itself() {
             file.sync_all()
         }
     });
-    let status = || sandbox.json(&["status", "disk", "--json"]);
+    let status = || -> serde_json::Value {
+        let output = sandbox.run(&["status", "disk", "--json"]);
+        serde_json::from_slice(&output.stdout).expect("the output is JSON")
+    };
     let waits = || status()["statistics"]["waiting"]["for_space"] == true;
     wait_until("the store waits for space", waits);
+    // Between two tries it may look as if there were some.
+    wait_until("the status says so", || {
+        let output = sandbox.run(&["status", "disk"]);
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (text, error) = (said(&output.stdout), said(&output.stderr));
+        output.status.code() == Some(1)
+            && text.contains("wait for space below")
+            && error.contains("'disk' waits for space below")
+    });
     assert_eq!(status()["state"], "running");
     assert_eq!(fs::read(mounted.join("before")).expect("it can be read"), vec![7; 1 << 20]);
     fs::remove_file(ballast).expect("it is there");
@@ -336,6 +348,16 @@ fn on_a_full_file_system_a_sparse_store_waits_is_read_and_goes_on_by_itself() {
     sandbox.ok(&["mount", &store, "mnt"]);
     let found = fs::read(mounted.join("file")).expect("it can be read");
     assert!(found.chunks(content.len()).all(|part| part == content), "it is what was written");
+    // What waits is refused when its time is over, and the volume stays as it is.
+    sandbox.ok(&["tune", "disk", "space-patience=2s"]);
+    let mut file = File::options().write(true).open(mounted.join("file")).expect("it is there");
+    let begin = Instant::now();
+    let refused = file.write_all(&content).and_then(|()| file.sync_all());
+    if refused.is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    }
+    drop(file);
+    assert_eq!(status()["state"], "running");
     sandbox.ok(&["umount", "mnt"]);
     system("umount", &[small]);
 }

@@ -1,8 +1,8 @@
 //! Settings of an open volume: as they are typed, sent to its daemon, and shown.
 
 use coulter::tuning::{
-    CleaningMode, CleaningRate, IdleAfter, LatencyTarget, Placement, Reclaim, Retuning, Tuning,
-    VictimPolicy,
+    CleaningMode, CleaningRate, IdleAfter, LatencyTarget, Placement, Reclaim, Retuning,
+    SpacePatience, Tuning, VictimPolicy,
 };
 use coulter_terminal::Size;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub fn keys() -> impl Iterator<Item = &'static str> {
 
 /// The keys, for who types another one.
 const KEYS: &str = "cleaning, policy, placement, reclaim, cleaning-rate, latency-target, idle-cleaning, \
-                    idle-after, defrag";
+                    idle-after, defrag, space-patience";
 
 /// One setting to be changed. Names and numbers, so that a daemon of another version can tell what it
 /// does not know.
@@ -42,6 +42,8 @@ pub enum Setting {
     IdleAfter(u64),
     /// Whether to write what is scattered anew in the host's order.
     Defrag(bool),
+    /// Nanoseconds that writes wait for space below the store.
+    SpacePatience(u64),
 }
 
 impl Setting {
@@ -61,6 +63,10 @@ impl Setting {
             Setting::IdleCleaning(is_on) => retuning.idle_cleaning = Some(*is_on),
             Setting::IdleAfter(ns) => {
                 retuning.idle_after = Some(checked(IdleAfter::after(Duration::from_nanos(*ns)))?);
+            }
+            Setting::SpacePatience(ns) => {
+                let patience = SpacePatience::of(Duration::from_nanos(*ns));
+                retuning.space_patience = Some(checked(patience)?);
             }
         }
         Ok(())
@@ -119,6 +125,7 @@ impl FromStr for Setting {
             "idle-cleaning" => on_or_off(value).map(Setting::IdleCleaning),
             "defrag" => on_or_off(value).map(Setting::Defrag),
             "idle-after" => nanoseconds_of(value).map(Setting::IdleAfter),
+            "space-patience" => nanoseconds_of(value).map(Setting::SpacePatience),
             _ => return Err(format!("there is no setting `{key}`; there are {KEYS}")),
         };
         let told = |reason: String| format!("{key} is {reason}");
@@ -198,11 +205,13 @@ pub struct Settings {
     pub idle_after_ns: u64,
     /// Whether what is scattered is being written anew in the host's order.
     pub defrag: bool,
+    /// How long writes wait for space below the store.
+    pub space_patience_ns: u64,
 }
 
 impl From<Tuning> for Settings {
     fn from(tuning: Tuning) -> Settings {
-        // The longest time that a setting can have is an hour.
+        // The longest time that a setting can have is a day.
         let ns = |time: Duration| time.as_nanos() as u64;
         Settings {
             cleaning: tuning.cleaning.to_string(),
@@ -214,13 +223,14 @@ impl From<Tuning> for Settings {
             idle_cleaning: tuning.idle_cleaning,
             idle_after_ns: ns(tuning.idle_after.time()),
             defrag: tuning.defrag,
+            space_patience_ns: ns(tuning.space_patience.time()),
         }
     }
 }
 
 impl Settings {
     /// One by one.
-    fn each(&self) -> [Setting; 9] {
+    fn each(&self) -> [Setting; 10] {
         [
             Setting::Cleaning(self.cleaning.clone()),
             Setting::Policy(self.policy.clone()),
@@ -231,6 +241,7 @@ impl Settings {
             Setting::IdleCleaning(self.idle_cleaning),
             Setting::IdleAfter(self.idle_after_ns),
             Setting::Defrag(self.defrag),
+            Setting::SpacePatience(self.space_patience_ns),
         ]
     }
 }
@@ -262,6 +273,7 @@ impl fmt::Display for Setting {
             Setting::IdleCleaning(is_on) => write!(f, "idle-cleaning={}", switch(*is_on)),
             Setting::IdleAfter(ns) => write!(f, "idle-after={}", time(*ns)),
             Setting::Defrag(is_on) => write!(f, "defrag={}", switch(*is_on)),
+            Setting::SpacePatience(ns) => write!(f, "space-patience={}", time(*ns)),
         }
     }
 }
@@ -312,6 +324,7 @@ mod tests {
             ("defrag=2", "either on or off"),
             ("idle-after=none", "no time"),
             ("idle-after=2h", "from 10ms to 1h"),
+            ("space-patience=0s", "from 1s to 24h"),
         ] {
             let error = text.parse::<Setting>().expect_err("nonsense");
             assert!(error.contains(reason), "{text}: {error}");

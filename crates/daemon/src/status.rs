@@ -3,6 +3,8 @@
 //! The library's statistics travel as they are, so that a counter that it adds shows up without a
 //! change here; this file only adds the ratios that people ask for.
 
+mod waiting;
+
 use crate::degraded;
 use crate::opening::Acknowledge;
 use crate::replication::{ReplicaFacts, UsageFacts};
@@ -500,14 +502,7 @@ impl fmt::Display for Status {
             number("log", "checkpoints"),
             number("log", "corrupt_blocks"),
         )?;
-        let oldest = Duration::from_nanos(number("waiting", "oldest_ns"));
-        if oldest >= SILENCE_TOLD {
-            let (requests, seconds) = (number("waiting", "requests"), oldest.as_secs());
-            writeln!(
-                f,
-                "  waiting    {requests} requests, the oldest for {seconds} s: does the disk below answer?"
-            )?;
-        }
+        self.write_waiting(f)?;
         let latencies = ["read", "write", "flush"].map(|kind| self.latency(kind)).join(", ");
         write!(f, "  latency    {latencies} (p50 / p99 / max)")?;
         let Some(Below { total_write_amplification: total, told }) = &self.below else {

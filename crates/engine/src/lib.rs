@@ -48,6 +48,7 @@ mod checkpoint;
 mod classes;
 mod cleaner;
 pub mod config;
+mod corrupt;
 pub mod create;
 pub mod degraded;
 pub mod error;

@@ -9,6 +9,7 @@ use crate::memory::{self, NoMemory};
 use crate::requests::{Wants, Work};
 use crate::shared::Shared;
 use alloc::boxed::Box;
+use coulter_format::checksum::Kind;
 use coulter_format::{BlockPointer, Lba, Pba};
 
 /// Blocks of one device read at most.
@@ -83,7 +84,7 @@ impl Reads {
                 }
                 (Lookup::Unmapped, Wants::Data) => buffers.zero(buffer, cursor, 1),
                 (Lookup::Damaged, Wants::Data) => {
-                    shared.statistics.corrupt_blocks += 1;
+                    shared.note_corrupt(Kind::Data, block.0);
                     shared.requests.fail(slot, Failure::Corrupt(block));
                 }
                 // That is all that was asked. What is damaged is mapped: reading it is an error, not zeros.
@@ -202,7 +203,9 @@ impl Reads {
                 .map(|offset| Failure::Corrupt(Lba(first.0 + u64::from(offset)))),
         };
         if let Some(failure) = failure {
-            shared.statistics.corrupt_blocks += u64::from(matches!(failure, Failure::Corrupt(_)));
+            if let Failure::Corrupt(block) = failure {
+                shared.note_corrupt(Kind::Data, block.0);
+            }
             shared.requests.fail(slot, failure);
         }
         if done {

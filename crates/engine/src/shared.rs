@@ -9,6 +9,7 @@
 use crate::api::{Failure, Phase, RecordRef};
 use crate::checkpoint::Lists;
 use crate::config::Config;
+use crate::corrupt::CorruptBlocks;
 use crate::create::PLACEHOLDER;
 use crate::degraded::{Degradation, Degraded};
 use crate::error::OpenError;
@@ -30,6 +31,7 @@ use crate::units::{Sequence, Stream};
 use alloc::sync::Arc;
 use core::ops::Range;
 use coulter_format::StoreId;
+use coulter_format::checksum::Kind;
 use coulter_format::superblock::Superblock;
 
 /// Error number when what the device holds contradicts itself (EUCLEAN).
@@ -135,6 +137,8 @@ pub(crate) struct Shared {
     /// Where clients look up blocks that they read themselves.
     pub(crate) cache: Option<Arc<ReadCache>>,
     pub(crate) statistics: Apart<Statistics>,
+    /// Blocks found damaged so far.
+    corrupt: CorruptBlocks,
 }
 
 // Parts of a store of which nothing is known yet. Not inline: each lies on the stack before it lies apart, and
@@ -202,6 +206,7 @@ impl Shared {
             promises: Promises::new()?,
             cache: None,
             statistics: first_statistics()?,
+            corrupt: CorruptBlocks::new()?,
             superblock: PLACEHOLDER,
             config,
         })
@@ -210,6 +215,11 @@ impl Shared {
     /// Bytes that the map may occupy.
     pub(crate) fn map_size(&self) -> u64 {
         self.config.map_size.unwrap_or(self.superblock.budget.map_size)
+    }
+
+    /// A block does not match its checksum, or is known to be lost.
+    pub(crate) fn note_corrupt(&mut self, kind: Kind, key: u64) {
+        self.statistics.corrupt_blocks += u64::from(self.corrupt.note(kind, key));
     }
 
     pub(crate) fn store(&self) -> StoreId {

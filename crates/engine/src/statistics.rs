@@ -87,7 +87,7 @@ pub struct Statistics {
     pub defrag_next: u64,
     /// See `defrag_next`.
     pub defrag_passes: u64,
-    /// Blocks found damaged by a read or by the cleaner.
+    /// Blocks found damaged by a read or by the cleaner, each of the first 1024 counted once.
     pub corrupt_blocks: u64,
     /// Whether blocks may be marked lost, by damage of this time or an earlier one: until a scrub from the first block to
     /// the last meets none.

@@ -93,7 +93,7 @@ impl Engine {
         self.shared.requests.count() + self.shared.ios.out_count()
     }
 
-    /// Blocks that did not have their checksum when they were read.
+    /// Blocks that did not match their checksum, each of the first 1024 counted once.
     pub fn corrupt_blocks(&self) -> u64 {
         self.shared.statistics.corrupt_blocks
     }

@@ -31,6 +31,8 @@ pub struct Tuning {
     pub idle_after: IdleAfter,
     /// Whether what is scattered is being written anew in the host's order.
     pub defrag: bool,
+    /// How long writes wait for space below the store.
+    pub space_patience: SpacePatience,
 }
 
 /// Settings to be changed; what is `None` stays.
@@ -54,6 +56,8 @@ pub struct Retuning {
     pub idle_after: Option<IdleAfter>,
     /// Whether to go over the volume, once, and write what is scattered anew in the host's order.
     pub defrag: Option<bool>,
+    /// How long writes are to wait for space below the store.
+    pub space_patience: Option<SpacePatience>,
 }
 
 /// What the cleaner may read of segments in a second; what it writes again is less. The host's writes
@@ -145,6 +149,40 @@ impl IdleAfter {
 impl Default for IdleAfter {
     fn default() -> IdleAfter {
         IdleAfter(Duration::from_secs(1))
+    }
+}
+
+/// How long writes wait for space below a store in a sparse file before they fail with ENOSPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpacePatience(Duration);
+
+impl SpacePatience {
+    /// The least: space is asked for again every quarter of a second.
+    pub const LEAST: Duration = Duration::from_secs(1);
+    /// The most.
+    pub const MOST: Duration = Duration::from_secs(24 * 3600);
+
+    /// So long.
+    ///
+    /// # Errors
+    /// `OutOfRange` below [`SpacePatience::LEAST`] or above [`SpacePatience::MOST`].
+    pub fn of(time: Duration) -> Result<SpacePatience, OutOfRange> {
+        if !(SpacePatience::LEAST..=SpacePatience::MOST).contains(&time) {
+            return Err(OutOfRange { least: "1s", most: "24h" });
+        }
+        Ok(SpacePatience(time))
+    }
+
+    /// The time.
+    pub fn time(self) -> Duration {
+        self.0
+    }
+}
+
+impl Default for SpacePatience {
+    fn default() -> SpacePatience {
+        // About what others do.
+        SpacePatience(Duration::from_secs(60))
     }
 }
 

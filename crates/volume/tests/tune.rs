@@ -5,7 +5,7 @@ mod common;
 use common::{BLOCK, MIB, small_store};
 use coulter::tuning::{
     CleaningMode, CleaningRate, IdleAfter, LatencyTarget, Placement, Reclaim, Retuning,
-    VictimPolicy,
+    SpacePatience, VictimPolicy,
 };
 use coulter::{OpenOptions, Volume};
 use coulter_device::MemoryStore;
@@ -97,6 +97,7 @@ fn a_volume_opens_with_the_settings_that_it_is_given() {
         idle_cleaning: Some(true),
         idle_after: IdleAfter::after(Duration::from_millis(500)).ok(),
         defrag: None,
+        space_patience: SpacePatience::of(Duration::from_secs(5)).ok(),
     };
     let volume = open_tuned(&store, given);
     let tuning = volume.tune(Retuning::default()).expect("the volume runs");
@@ -110,6 +111,7 @@ fn a_volume_opens_with_the_settings_that_it_is_given() {
         idle_cleaning: Some(tuning.idle_cleaning),
         idle_after: Some(tuning.idle_after),
         defrag: None,
+        space_patience: Some(tuning.space_patience),
     };
     assert_eq!(seen, given);
     assert!(!tuning.defrag);

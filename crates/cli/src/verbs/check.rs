@@ -7,11 +7,14 @@ use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, BAD, BOLD, GREEN};
 use crate::verbs::scrub;
 use clap::Args;
+use coulter::{Degraded, LocalVolume, OpenOptions};
 use coulter_check::{Finding, Options, Phase, Progress, Report, Severity};
 use coulter_daemon::scrub::ScrubAction;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_terminal::ProgressBar;
 use coulter_terminal::Size;
+use serde::Serialize;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a block.
@@ -52,13 +55,16 @@ impl Check {
         if let Some((state, entry)) = attached {
             return self.check_attached(state, &entry);
         }
-        let report = check(&self.path, state, self.data)?;
+        let (report, blocks) = checked(&self.path, state, self.data)?;
+        let is_sound = report.is_sound() && report.complete;
+        let opening = (!is_sound).then(|| Opening::tried(&report, blocks));
         if self.json {
-            terminal::print_json(&report)?;
+            terminal::print_json(&Told { report: &report, opening: &opening })?;
         } else {
             self.print(&report)?;
+            opening.iter().try_for_each(|opening| terminal::print(&opening.to_string()))?;
         }
-        if report.is_sound() && report.complete {
+        if is_sound {
             return Ok(());
         }
         let (faults, warnings) = (report.counters.faults, report.counters.warnings);
@@ -128,11 +134,84 @@ impl Check {
     }
 }
 
+/// The JSON that is printed.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    opening: &'a Option<Opening>,
+}
+
+/// The outcome of attaching a damaged store.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+enum Opening {
+    /// As ever.
+    Opens,
+    /// Only without writing.
+    OpensReadOnly,
+    /// All that is in doubt cannot be read.
+    OpensDegraded { in_doubt_bytes: u64 },
+    /// It is refused.
+    Refused { reason: String },
+}
+
+impl Opening {
+    /// Tries it, without writing.
+    fn tried(report: &Report, blocks: LockedBlocks) -> Opening {
+        let options = OpenOptions {
+            read_only: true,
+            degraded: Degraded::ReadOnly,
+            read_cache: 0,
+            ..OpenOptions::default()
+        };
+        let only_reads = |finding: &Finding| {
+            matches!(finding, Finding::FirstSuperblocksLost { .. } | Finding::NumberSpent { .. })
+        };
+        match LocalVolume::open(blocks.device, options) {
+            Err(error) => Opening::Refused { reason: error.kind.to_string() },
+            Ok(volume) => match volume.state().in_doubt_bytes() {
+                Some(in_doubt_bytes) => Opening::OpensDegraded { in_doubt_bytes },
+                None if report.findings.iter().any(only_reads) => Opening::OpensReadOnly,
+                None => Opening::Opens,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("attaching: ")?;
+        match self {
+            Opening::Opens => f.write_str("the store opens"),
+            Opening::OpensReadOnly => f.write_str("the store opens with `--read-only` alone"),
+            Opening::OpensDegraded { in_doubt_bytes: 0 } => {
+                f.write_str("the store opens degraded: all data can be read")
+            }
+            Opening::OpensDegraded { in_doubt_bytes } => write!(
+                f,
+                "the store opens degraded: {} in doubt give errors, all other data can be read",
+                Size(*in_doubt_bytes)
+            ),
+            Opening::Refused { reason } => write!(f, "the store cannot be opened: {reason}"),
+        }
+    }
+}
+
 /// Checks the store at `path`, showing on a terminal how far it is.
 ///
 /// # Errors
 /// When it cannot be opened, or is attached.
 pub fn check(path: &Path, state: Option<&StateDirectory>, data: bool) -> Result<Report, CliError> {
+    checked(path, state, data).map(|(report, _)| report)
+}
+
+/// The same with the store, which is locked yet.
+fn checked(
+    path: &Path,
+    state: Option<&StateDirectory>,
+    data: bool,
+) -> Result<(Report, LockedBlocks), CliError> {
     let mut blocks = LockedBlocks::open(&store::existing(path)?, state)?;
     let bar = terminal::progress("", 1);
     let mut phase = None;
@@ -140,7 +219,7 @@ pub fn check(path: &Path, state: Option<&StateDirectory>, data: bool) -> Result<
     let mut options = Options { data, progress: Some(&mut show), ..Options::default() };
     let report = coulter_check::check(&mut blocks.blocks, &mut options);
     bar.finish_and_clear();
-    Ok(report)
+    Ok((report, blocks))
 }
 
 fn advance(bar: &ProgressBar, phase: &mut Option<Phase>, progress: Progress) {

@@ -63,7 +63,7 @@ struct Silent {
 impl Silent {
     /// One that has answered, and can do less than it should.
     fn of_failed(status: &Facts) -> Option<Silent> {
-        let error = Error::from(DaemonError::less(status.entry())?).into();
+        let error = Error::from(status.less()?).into();
         Some(Silent { process: status.entry().process, error })
     }
 }

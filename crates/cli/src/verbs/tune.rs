@@ -29,6 +29,8 @@ Settings:
                         (default: 1s)
   defrag=on|off         pass over the volume once and rewrite scattered blocks in order, so that
                         sequential reads are sequential on the device; ends by itself
+  space-patience=TIME   time that writes wait for space below the store before they fail with
+                        ENOSPC, from 1s to 24h (default: 60s)
 
 Examples:
   coulter tune disk                        show the settings

@@ -5,7 +5,7 @@ use crate::state::Entry;
 use crate::store_fate::StoreFate;
 use coulter_terminal::{Report, Size, fault, usage};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// About attach points and the processes that serve them.
 #[derive(Debug)]
@@ -24,6 +24,13 @@ pub enum DaemonError {
         name: String,
         /// Why.
         failure: String,
+    },
+    /// The file system below a store is full.
+    WaitsForSpace {
+        /// The volume.
+        name: String,
+        /// In which file.
+        store: PathBuf,
     },
     /// Metadata of a volume was damaged beyond repair when it was attached.
     Degraded { name: String, failure: String, remedy: String },
@@ -85,6 +92,19 @@ pub enum MetricsFault {
     Port,
 }
 
+fn waits_for_space(name: &str, store: &Path) -> Report {
+    fault(format!("'{name}' waits for space below"))
+        .why(format!("the file system of {} is full", store.display()))
+        .help(format!(
+            "free some of it, and the volume goes on by itself; writes fail with ENOSPC after the \
+             time that `coulter tune {name}` shows as space-patience"
+        ))
+}
+
+fn damaged(name: &str, failure: &str, remedy: &str) -> Report {
+    fault(format!("'{name}' is damaged")).why(failure).help(remedy)
+}
+
 impl DaemonError {
     /// The daemon of `entry` lives and does not answer.
     pub fn silent(entry: &Entry) -> DaemonError {
@@ -140,9 +160,8 @@ impl DaemonError {
                     "what was flushed before is safe; mend that, then `coulter detach {name}` and attach \
                      it again"
                 )),
-            DaemonError::Degraded { name, failure, remedy } => {
-                fault(format!("'{name}' is damaged")).why(failure.as_str()).help(remedy.as_str())
-            }
+            DaemonError::WaitsForSpace { name, store } => waits_for_space(name, store),
+            DaemonError::Degraded { name, failure, remedy } => damaged(name, failure, remedy),
             DaemonError::DeviceTaken { name, device } => {
                 fault(format!("{device} does not lead to '{name}' any more"))
                     .why("it was detached by other means than `coulter detach`")

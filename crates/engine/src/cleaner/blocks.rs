@@ -128,7 +128,7 @@ impl Cleaner {
         if checksum::block(block.kind, block.key, content) != block.checksum {
             if self.job == Some(Job::Defrag) {
                 // Nothing needs it to be moved. Who reads it is told.
-                shared.statistics.corrupt_blocks += 1;
+                shared.note_corrupt(block.kind, block.key);
                 return true;
             }
             if !self.again {
@@ -138,7 +138,7 @@ impl Cleaner {
                 self.read_again(shared);
                 return false;
             }
-            shared.statistics.corrupt_blocks += 1;
+            shared.note_corrupt(block.kind, block.key);
         }
         let extent = Extent { key: block.key, count: 1, kind: block.kind, relocated: true };
         let is_data = block.kind == Kind::Data;

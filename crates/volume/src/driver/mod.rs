@@ -284,6 +284,9 @@ impl Driver {
         if let Some(is_on) = retuning.defrag {
             self.engine.set_defrag(is_on);
         }
+        if let Some(patience) = retuning.space_patience {
+            self.space.patience = patience;
+        }
         let engine = &self.engine;
         Tuning {
             cleaning: engine.cleaning(),
@@ -291,6 +294,7 @@ impl Driver {
             placement: engine.placement(),
             reclaim: engine.reclaim(),
             defrag: engine.is_defragmenting(),
+            space_patience: self.space.patience,
             ..Tuning::default()
         }
     }

@@ -6,8 +6,8 @@
 //! of it was acknowledged. It is held, and goes to the device again as soon as there may be space.
 //!
 //! A write that the engine cannot take for want of space waits as well, but not for ever: whoever has to
-//! end, such as a file system that is unmounted, would wait with it. After [`PATIENCE_NS`] it is refused
-//! with ENOSPC. The volume stays as it is, and takes writes again as soon as there is space.
+//! end, such as a file system that is unmounted, would wait with it. After [`SpacePatience`] it is
+//! refused with ENOSPC. The volume stays as it is, and takes writes again as soon as there is space.
 //!
 //! Invariants:
 //! - to the engine a held write is one that takes long: what follows it in the log waits;
@@ -15,13 +15,11 @@
 
 use super::Driver;
 use crate::service::RequestError;
+use crate::tuning::SpacePatience;
 use coulter_device::{Command, CommandKind, Completion};
 
 /// How often space is asked for that was not there, in nanoseconds.
 const ASK_AGAIN_NS: u64 = 250_000_000;
-
-/// How long writes wait for space before they are refused, in nanoseconds; about what others do.
-const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// Writes that wait for space, and when it is asked for next.
 #[derive(Default)]
@@ -34,6 +32,8 @@ pub(super) struct ShortOfSpace {
     since_ns: Option<u64>,
     /// Since when it has been short without a pause.
     short_since_ns: Option<u64>,
+    /// How long writes wait before they are refused.
+    pub(super) patience: SpacePatience,
 }
 
 impl ShortOfSpace {
@@ -104,7 +104,8 @@ impl Driver {
             return None;
         }
         let short_since_ns = *self.space.short_since_ns.get_or_insert(now_ns);
-        if now_ns.saturating_sub(short_since_ns) > PATIENCE_NS {
+        let short_ns = now_ns.saturating_sub(short_since_ns);
+        if u128::from(short_ns) > self.space.patience.time().as_nanos() {
             self.refuse_waiting_writes();
         }
         let since_ns = *self.space.since_ns.get_or_insert(now_ns);
