@@ -22,16 +22,14 @@ use std::path::PathBuf;
 pub(crate) struct CommandLine {
     /// Directory with the files of attached volumes [default: /run/coulter for root, else
     /// $XDG_RUNTIME_DIR/coulter]
-    #[arg(long, global = true, env = "COULTER_STATE_DIRECTORY", hide_env = true)]
-    #[arg(value_name = "DIR", help_heading = "Global options")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     pub(crate) state_directory: Option<PathBuf>,
 
     /// Format of log lines: text, or one JSON object per line
-    #[arg(long, global = true, env = logging::FORMAT_VARIABLE, hide_env = true)]
-    #[arg(default_value = "text", value_name = "FORMAT", help_heading = "Global options")]
-    #[arg(value_parser = named(&logging::Format::NAMED))]
-    #[arg(hide_default_value = true, hide_possible_values = true)]
-    pub(crate) log_format: logging::Format,
+    // The parser would count a variable as an argument: `coulter` alone would be half a command.
+    #[arg(long, global = true, value_name = "FORMAT", help_heading = "Global options")]
+    #[arg(value_parser = named(&logging::Format::NAMED), hide_possible_values = true)]
+    pub(crate) log_format: Option<logging::Format>,
 
     /// What to do.
     #[command(subcommand)]

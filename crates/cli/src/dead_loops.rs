@@ -8,6 +8,7 @@
 
 use coulter_attach::loop_device;
 use coulter_system::mounts;
+use coulter_terminal as terminal;
 use nix::errno::Errno;
 use std::fmt;
 use std::fs;
@@ -31,9 +32,10 @@ pub struct DeadLoop {
 impl DeadLoop {
     /// The commands that take it away, in order.
     pub fn remedy(&self) -> String {
-        let unmounts = self.mount_points.iter().map(|path| format!("umount {}", path.display()));
+        let unmounts =
+            self.mount_points.iter().map(|path| format!("umount {}", terminal::word(path)));
         let detach = format!("losetup --detach {}", self.device.display());
-        let below = self.file.parent().map(|path| format!("umount {}", path.display()));
+        let below = self.file.parent().map(|path| format!("umount {}", terminal::word(path)));
         unmounts.chain([detach]).chain(below).collect::<Vec<_>>().join("; ")
     }
 }

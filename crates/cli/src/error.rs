@@ -4,6 +4,7 @@
 //! - every error names the thing it happened to;
 //! - the exit code follows from the variant: 2 when another command line would be needed, else 1.
 
+mod door;
 mod mount;
 mod replica;
 mod store;
@@ -11,6 +12,7 @@ mod system;
 
 pub use coulter_daemon::Error;
 pub use coulter_daemon::error::{DaemonError, OpenError, StateError};
+pub use door::DoorError;
 pub use mount::MountError;
 pub use replica::CopyError;
 pub use store::StoreError;
@@ -29,6 +31,8 @@ pub enum CliError {
     Store(StoreError),
     /// About file systems on volumes.
     Mount(MountError),
+    /// About what one verb does for volumes, file systems and overlays.
+    Door(DoorError),
     /// About the system around the program.
     System(SystemError),
     /// About copies elsewhere.
@@ -52,6 +56,7 @@ impl CliError {
             CliError::Service(error) => error.report(),
             CliError::Store(error) => error.report(),
             CliError::Mount(error) => error.report(),
+            CliError::Door(error) => error.report(),
             CliError::System(error) => error.report(),
             CliError::Copy(error) => error.report(),
         }
@@ -101,6 +106,12 @@ impl From<OutputError> for CliError {
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> CliError {
         CliError::Store(error)
+    }
+}
+
+impl From<DoorError> for CliError {
+    fn from(error: DoorError) -> CliError {
+        CliError::Door(error)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! - nothing that is there is overwritten unless that was asked for;
+//! - a file has its name only once it is whole: until then it is called NAME.partial;
 //! - a file that was made here is removed if it does not come to be whole;
 //! - what is not written reads as zeros, on a disk too.
 
@@ -26,7 +27,8 @@ pub(crate) struct Image {
 }
 
 enum ImageMedium {
-    File(TargetFile),
+    /// With the name that it gets.
+    File(TargetFile, PathBuf),
     Disk(File),
 }
 
@@ -44,11 +46,7 @@ impl Image {
         interrupt: Interrupt,
     ) -> Result<Image, CliError> {
         let place = match std::fs::metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let file = TargetFile::make(path)?;
-                file.lengthen(size)?;
-                ImageMedium::File(file)
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fresh(path, size)?,
             Err(source) => return Err(CliError::io("look at", path, source)),
             Ok(metadata) => {
                 let is_disk = metadata.file_type().is_block_device();
@@ -69,7 +67,7 @@ impl Image {
 
     fn file(&self) -> &File {
         match &self.place {
-            ImageMedium::File(file) => file.file(),
+            ImageMedium::File(file, _) => file.file(),
             ImageMedium::Disk(file) => file,
         }
     }
@@ -101,7 +99,8 @@ impl Image {
     /// When it cannot be made durable.
     pub(crate) fn keep(mut self) -> Result<(), CliError> {
         self.file().sync_all().map_err(|source| CliError::io("flush", &self.path, source))?;
-        if let ImageMedium::File(file) = &mut self.place {
+        if let ImageMedium::File(file, name) = &mut self.place {
+            file.name(name)?;
             file.keep();
         }
         Ok(())
@@ -126,12 +125,39 @@ impl Sink for Image {
     }
 }
 
+/// The name of a file that is not whole yet.
+fn partial(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
+/// A new file. What an earlier program left of it when it was killed goes.
+fn fresh(path: &Path, size: u64) -> Result<ImageMedium, CliError> {
+    if std::fs::read_link(path).is_ok() {
+        // It leads to nothing, which is told.
+        TargetFile::make(path)?;
+    }
+    let part = partial(path);
+    if std::fs::symlink_metadata(&part).is_ok_and(|found| found.is_file()) {
+        // A program that is still writing it holds its lock.
+        let left = TargetFile::open(&part)?;
+        std::fs::remove_file(left.path()).map_err(|e| CliError::io("remove", &part, e))?;
+    }
+    let file = TargetFile::make(&part)?;
+    file.lengthen(size)?;
+    Ok(ImageMedium::File(file, path.to_owned()))
+}
+
 /// A file whose content is given up.
 fn emptied(path: &Path, size: u64) -> Result<ImageMedium, CliError> {
-    let file = TargetFile::open(path)?;
-    file.file().set_len(0).map_err(|source| CliError::io("empty", path, source))?;
+    let path = path.canonicalize().map_err(|source| CliError::io("find", path, source))?;
+    // Under a lock: no other program has it open.
+    let mut file = TargetFile::open(&path)?;
+    file.name(&partial(&path))?;
+    file.file().set_len(0).map_err(|source| CliError::io("empty", &path, source))?;
     file.lengthen(size)?;
-    Ok(ImageMedium::File(file))
+    Ok(ImageMedium::File(file, path))
 }
 
 /// A disk that nobody uses, zeroed as far as the image goes.

@@ -21,9 +21,11 @@ pub mod file_size;
 pub mod file_system;
 pub mod format_store;
 mod image;
+mod inside;
 pub mod interrupt;
 mod man_page;
 mod metrics_address;
+mod mistyped;
 mod named_store;
 mod nvme_keys;
 pub mod opening;
@@ -50,7 +52,10 @@ pub fn main() -> ExitCode {
     file_size::make_excess_an_error();
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
-        Err(words) => return answer(&words),
+        Err(words) => {
+            let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+            return answer(&mistyped::improved(words, &arguments, &CommandLine::command()));
+        }
     };
     let level = match &line.verb {
         Verb::Serve(_) => LevelFilter::Info,
@@ -59,7 +64,7 @@ pub fn main() -> ExitCode {
         Verb::Overlay(overlay) if overlay.is_in_foreground() => LevelFilter::Info,
         _ => LevelFilter::Warn,
     };
-    logging::start(level, line.log_format);
+    logging::start(level, line.log_format.unwrap_or_else(logging::Format::of_environment));
     // A daemon has told the command that started it what is wrong.
     let silent = matches!(&line.verb, Verb::Daemon(_));
     match run(line) {
@@ -78,7 +83,7 @@ pub fn main() -> ExitCode {
 pub fn answer(words: &clap::Error) -> ExitCode {
     // It is 0 or 2.
     let code = words.exit_code() as u8;
-    match words.print().and_then(|()| io::stdout().flush()) {
+    match print(words).and_then(|()| io::stdout().flush()) {
         Err(error) if code == 0 && error.kind() != io::ErrorKind::BrokenPipe => {
             let error = CliError::io("write to", "standard output".as_ref(), error);
             terminal::print_error(&error.report());
@@ -86,6 +91,16 @@ pub fn answer(words: &clap::Error) -> ExitCode {
         }
         _ => ExitCode::from(code),
     }
+}
+
+/// Prints help as it is, and a complaint without the line breaks of what it complains of.
+fn print(words: &clap::Error) -> io::Result<()> {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let has_breaks = |word: &std::ffi::OsString| word.to_string_lossy().contains(char::is_control);
+    if !words.use_stderr() || !arguments.iter().any(has_breaks) {
+        return words.print();
+    }
+    write!(io::stderr(), "{}", mistyped::shown(&words.render().to_string(), &arguments))
 }
 
 fn run(line: CommandLine) -> Result<(), CliError> {
@@ -101,7 +116,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Mount(verb) => verb.run(&state()?),
         Verb::Umount(verb) => verb.run(&looked_into()?),
         Verb::Fs(verb) => verb.run(known_state().as_ref(), state),
-        Verb::Overlay(verb) => verb.run(&state()?),
+        Verb::Overlay(verb) => verb.run(state),
         Verb::Sync(verb) => verb.run(),
         Verb::Serve(verb) => verb.run(&state()?),
         Verb::Status(verb) => verb.run(&looked_into()?),

@@ -1,8 +1,8 @@
 //! Stores as the verbs see them that no daemon serves: made, and read from outside.
 
 pub use coulter_daemon::store::{
-    existing, existing_to_serve, is_blank, lock_file, missing, naming_volume, open_device,
-    open_locked_device, refuse_attached, refused,
+    existing, existing_to_serve, existing_to_serve_or_make, is_blank, lock_file, missing,
+    naming_volume, open_device, open_locked_device, refuse_attached, refused,
 };
 
 use crate::error::{CliError, StoreError};
@@ -11,9 +11,28 @@ use crate::verbs::create::Shape;
 use coulter::{CreateError, CreateOptions};
 use coulter_check::FileBlocks;
 use coulter_daemon::StateDirectory;
+use coulter_daemon::ending;
 use coulter_device::Device;
 use coulter_terminal::Size;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long to wait for a daemon that is ending, before its store is opened.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The absolute path of the store that `path` means: a file, a disk, or the name or the directory
+/// of an attached volume. Waits for a daemon that is about to let it go.
+///
+/// # Errors
+/// As [`existing`].
+pub fn find(path: &Path, state: Option<&StateDirectory>) -> Result<PathBuf, CliError> {
+    let named = state.and_then(|state| state.attached_at(path)).map(|entry| entry.store);
+    let store = named.map_or_else(|| existing(path), Ok)?;
+    if let Some(state) = state {
+        ending::await_end(state, &store, END_PATIENCE);
+    }
+    Ok(store)
+}
 
 /// What `shape` asks for.
 pub fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions {

@@ -186,6 +186,32 @@ impl TargetFile {
         Ok(device)
     }
 
+    /// Gives it its name, which nothing has yet.
+    ///
+    /// # Errors
+    /// When something has come to be there, or the system refuses.
+    pub(crate) fn name(&mut self, path: &Path) -> Result<(), CliError> {
+        let failed = |source| CliError::io("make", path, source);
+        nix::fcntl::renameat2(
+            nix::fcntl::AT_FDCWD,
+            &self.path,
+            nix::fcntl::AT_FDCWD,
+            path,
+            nix::fcntl::RenameFlags::RENAME_NOREPLACE,
+        )
+        .or_else(|errno| match errno {
+            // Not each file system knows of it.
+            Errno::EINVAL | Errno::ENOSYS if fs::symlink_metadata(path).is_err() => {
+                fs::rename(&self.path, path).map_err(|_| errno)
+            }
+            errno => Err(errno),
+        })
+        .map_err(|errno| failed(errno.into()))?;
+        self.path = path.canonicalize().map_err(failed)?;
+        let above = self.path.parent().unwrap_or(Path::new("/"));
+        File::open(above).and_then(|above| above.sync_all()).map_err(failed)
+    }
+
     /// It is a store now, and stays.
     pub(crate) fn keep(&mut self) {
         self.before = Before::Store;

@@ -1,8 +1,8 @@
 //! How the program speaks, with errors that are its own: see `coulter_terminal`.
 
 pub use coulter_terminal::{
-    BAD, BOLD, GREEN, Rows, can_draw, note, path, print_error, progress, reader_leaves_within,
-    spinner, word,
+    BAD, BOLD, GREEN, Rows, can_draw, note, path, print_error, progress, progress_of_count,
+    progress_of_reads, reader_leaves_within, spinner, word,
 };
 
 use crate::error::CliError;

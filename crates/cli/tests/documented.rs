@@ -57,3 +57,31 @@ fn every_field_is_documented() {
         printed.iter().filter(|name| !documentation.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
 }
+
+/// A block of a page that begins like a command is one that a reader may paste.
+#[test]
+fn every_command_of_the_pages_can_be_pasted_into_a_shell() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let mut wrong = Vec::new();
+    for page in std::fs::read_dir(docs).expect("it is readable").flatten() {
+        let path = page.path();
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("it is text");
+        for block in text.split("```").skip(1).step_by(2) {
+            let is_command = |line: &&str| {
+                let first = line.trim_start_matches("sudo ").split(' ').next().unwrap_or_default();
+                ["coulter", "mount", "umount", "fsck"].contains(&first)
+            };
+            for line in block.lines().skip(1).filter(is_command) {
+                let words = line.trim_end().rsplit_once("   ").map(|(_, words)| words.trim());
+                // Words in a column of their own are no arguments.
+                if words.is_some_and(|words| !words.starts_with('#') && words.contains(' ')) {
+                    wrong.push(format!("{}: {line}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "words without `#`:\n{}", wrong.join("\n"));
+}

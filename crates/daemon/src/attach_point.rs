@@ -8,7 +8,7 @@ use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
 use coulter_attach::point::{AttachPoint as Inner, Detach, DetachError};
 use coulter_system::mounts::{self, Mount};
-use coulter_terminal::reason_of;
+use coulter_terminal::{self as terminal, reason_of};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -120,7 +120,7 @@ impl AttachPoint {
 /// to unmount, and the device is in use by others then, perhaps.
 pub fn unmount_command(mount: &Mount, device: &Path) -> String {
     let program = if mount.source == device { "coulter umount" } else { "umount" };
-    format!("{program} {}", mount.mount_point.display())
+    format!("{program} {}", terminal::word(&mount.mount_point))
 }
 
 /// Whether the device that `entry` names is still its own: one that somebody has detached by other

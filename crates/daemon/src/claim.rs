@@ -107,8 +107,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
         .into());
     }
     if let (Some(waiting), Acknowledge::Buffered) = (&waiting, job.opening.acknowledge) {
-        let device = waiting.device.clone();
-        return Err(DaemonError::BufferedOutlived { device }.into());
+        return Err(DaemonError::BufferedOutlived { device: waiting.device.clone() }.into());
     }
     taken.extend(others);
     let entry = match &waiting {
@@ -130,6 +129,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
             label: String::new(),
             version: String::new(),
             volume_size_bytes: 0,
+            store_size_bytes: 0,
             read_only: job.opening.read_only,
             failure: None,
             in_doubt_bytes: None,

@@ -3,6 +3,7 @@
 use crate::file_identity::FileIdentity;
 use crate::opening::Acknowledge;
 use coulter::{ReadOnlyReason, State};
+use coulter_system::mounts;
 use coulter_system::process::Process;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -15,6 +16,11 @@ use std::path::{Path, PathBuf};
 pub struct Via(Cow<'static, str>);
 
 impl Via {
+    /// A file system of Coulter's own.
+    pub const FS: Via = Via::new("fs");
+    /// An overlay over a directory of another file system.
+    pub const OVERLAY: Via = Via::new("overlay");
+
     /// The attach point that is called `word`.
     pub const fn new(word: &'static str) -> Via {
         Via(Cow::Borrowed(word))
@@ -56,7 +62,10 @@ pub struct Entry {
     pub version: String,
     /// Bytes that the host sees. 0 until it serves.
     pub volume_size_bytes: u64,
-    /// Whether writes are refused.
+    /// Bytes of the store. 0 until it serves.
+    #[serde(default)]
+    pub store_size_bytes: u64,
+    /// Writes are refused.
     pub read_only: bool,
     /// Why it can do less than it was attached for, if it can.
     #[serde(default)]
@@ -92,6 +101,22 @@ pub(crate) enum Match {
 }
 
 impl Entry {
+    /// The volume of which a file system, or a part of one, is mounted at `path`.
+    pub(crate) fn mounted_at<'a>(attached: &'a [Entry], path: &Path) -> Option<&'a Entry> {
+        let mount = mounts::mount_at(path).ok().flatten()?;
+        let is_of = |entry: &&Entry| match entry.directory() {
+            Some(_) => mount.kind == "fuse.coulter" && entry.store == mount.source,
+            None => entry.device.as_deref().map(Path::new) == Some(&mount.source),
+        };
+        attached.iter().find(is_of)
+    }
+
+    /// The directory that it is mounted on, of a file system or an overlay.
+    pub fn directory(&self) -> Option<&Path> {
+        let is_directory = self.via == Via::FS || self.via == Via::OVERLAY;
+        self.device.as_deref().map(Path::new).filter(|_| is_directory)
+    }
+
     /// The same of a volume that is in `state` now.
     pub fn in_state(&self, state: &State) -> Entry {
         let failure = match state {
@@ -142,6 +167,7 @@ impl Entry {
             label: String::new(),
             version: String::new(),
             volume_size_bytes: 4096,
+            store_size_bytes: 0,
             read_only: false,
             failure: None,
             in_doubt_bytes: None,

@@ -28,7 +28,7 @@ impl Killed {
         // With the copy that it was attached with, which would stand still otherwise.
         let words = replication::remembered(&entry.store);
         let copy = words.map(|words| format!(" {words}")).unwrap_or_default();
-        let (name, store) = (entry.name.clone(), terminal::path(&entry.store));
+        let (name, store) = (entry.name.clone(), terminal::word(&entry.store));
         if let Some(device) = attach_point::waiting_device(entry) {
             let left = format!("{} waits for the next daemon", device.display());
             let remedy = format!("`coulter attach --recover {store}{copy}` goes on");
@@ -50,7 +50,7 @@ impl Killed {
         let mounts = mounts::mounts_of(Path::new(device)).unwrap_or_default();
         let (left, remedy) = match mounts.first() {
             Some(mount) => {
-                let directory = terminal::path(&mount.mount_point);
+                let directory = terminal::word(&mount.mount_point);
                 (
                     format!("{device}, mounted on {directory}, gives errors"),
                     format!(

@@ -30,6 +30,7 @@ pub mod copying;
 mod degraded;
 pub mod detach;
 mod device_link;
+pub mod ending;
 mod entry;
 pub mod error;
 mod events;

@@ -11,6 +11,7 @@
 use crate::error::Error;
 use crate::journal::{self, Journal};
 use crate::state::StateDirectory;
+use coulter_terminal as terminal;
 use log::kv::{self, Key, Value, VisitSource};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, poll};
@@ -44,6 +45,18 @@ pub enum Format {
 impl Format {
     /// Each by its name.
     pub const NAMED: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
+
+    /// That of the environment; text if it names none.
+    pub fn of_environment() -> Format {
+        let word = std::env::var(FORMAT_VARIABLE).unwrap_or_default();
+        let named = Format::NAMED.into_iter().find(|(name, _)| *name == word);
+        if named.is_none() && !word.is_empty() {
+            terminal::note(&format!(
+                "{FORMAT_VARIABLE} is '{word}', which is neither text nor json: the log is text"
+            ));
+        }
+        named.map_or(Format::Text, |(_, format)| format)
+    }
 
     /// As it is written behind `--log-format`.
     pub const fn name(self) -> &'static str {

@@ -75,7 +75,7 @@ pub fn run(
     let mut ready = |entry: &Entry| {
         ready(entry)?;
         served = true;
-        log::info!(protection:% = protection; "protected against want of memory");
+        log::info!(protection:% = protection; "protection against a shortage of memory");
         Ok(())
     };
     let mut before = None;

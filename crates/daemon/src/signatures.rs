@@ -23,6 +23,12 @@ const WINDOW_SIZE: u64 = 1 << 20;
 /// What a store's own signature is called.
 pub const COULTER: &str = "a Coulter store";
 
+/// The words for a file system of Coulter's own on a volume.
+pub const COULTER_FILES: &str = "a Coulter file system";
+
+/// The words for the data of an overlay on a volume.
+pub const COULTER_OVERLAY: &str = "data of a Coulter overlay";
+
 /// A signature that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {

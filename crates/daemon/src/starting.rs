@@ -149,6 +149,7 @@ impl<'a> Starting<'a> {
         self.entry.label = disk.identity.label.replace(char::is_control, "\u{fffd}");
         env!("CARGO_PKG_VERSION").clone_into(&mut self.entry.version);
         self.entry.volume_size_bytes = disk.size;
+        self.entry.store_size_bytes = backing.store_size().unwrap_or_default();
         self.backing = Some(backing);
         Ok(())
     }

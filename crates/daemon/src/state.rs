@@ -266,14 +266,19 @@ impl StateDirectory {
     pub fn attached_at(&self, path: &Path) -> Option<Entry> {
         match path.canonicalize() {
             Ok(store) => {
-                let is_it = |entry: &Entry| entry.is_of(&store) == Some(true);
-                self.attached().ok()?.into_iter().find(is_it)
+                let attached = self.attached().ok()?;
+                let is_it = |entry: &&Entry| entry.is_of(&store) == Some(true);
+                attached
+                    .iter()
+                    .find(is_it)
+                    .or_else(|| Entry::mounted_at(&attached, &store))
+                    .cloned()
             }
             Err(_) => self.find(path.to_str()?).ok(),
         }
     }
 
-    /// The attached volume that `text` means: a name, the path of a store, or a device.
+    /// The attached volume that `text` means: a name, or the path of its store, device or directory.
     ///
     /// # Errors
     /// [`StateError::NotAttached`] when there is none; [`StateError::StoreReplaced`] when another file
@@ -284,7 +289,8 @@ impl StateDirectory {
         let found = |wanted: Match| {
             attached.iter().find(|entry| entry.matched_by(text, path.as_deref()) == wanted)
         };
-        if let Some(entry) = found(Match::Yes) {
+        let mounted = || Entry::mounted_at(&attached, path.as_deref()?);
+        if let Some(entry) = found(Match::Yes).or_else(mounted) {
             return Ok(entry.clone());
         }
         if let Some(entry) = found(Match::Replaced) {
@@ -401,8 +407,10 @@ fn check_owner(path: &Path, owner: u32) -> Result<(), Error> {
 /// `/run/coulter` for root; else the user's runtime directory, or one under `/tmp`.
 fn default_path() -> PathBuf {
     let uid = Uid::effective();
-    if uid.is_root() {
-        return PathBuf::from("/run/coulter");
+    match std::env::var_os("COULTER_STATE_DIRECTORY").filter(|path| !path.is_empty()) {
+        Some(path) => return path.into(),
+        None if uid.is_root() => return "/run/coulter".into(),
+        None => {}
     }
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute()) {
         Some(runtime) => PathBuf::from(runtime).join("coulter"),

@@ -15,7 +15,7 @@ use coulter_terminal::Size;
 use coulter_terminal::{self as terminal, BOLD};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::fmt::{self, Write};
+use std::fmt;
 use std::time::Duration;
 
 /// How long a request waits before people are told.
@@ -399,7 +399,7 @@ impl fmt::Display for Status {
         let device = device.as_deref().unwrap_or("-");
         writeln!(
             f,
-            "{BOLD}{name}{BOLD:#}  {} at {device} ({via}, process {}), {}, {}, from {}",
+            "{BOLD}{name}{BOLD:#}  {} at {device} ({via}, process {}), {}, up {}, from {}",
             Size(*volume_size_bytes),
             process.pid,
             self.state,
@@ -488,7 +488,7 @@ impl fmt::Display for Status {
         if number("read_cache", "memory_bytes") > 0 {
             writeln!(
                 f,
-                "  reads      {} by the threads of clients ({} of memory), {} looked up in vain",
+                "  reads      {} hits in the read cache ({} of memory), {} misses",
                 number("read_cache", "hits"),
                 Size(number("read_cache", "memory_bytes")),
                 number("read_cache", "misses")
@@ -496,7 +496,7 @@ impl fmt::Display for Status {
         }
         writeln!(
             f,
-            "  log        {} flushes answered by {} of the device, {} checkpoints, {} damaged blocks",
+            "  log        {} flushes by hosts, {} of the device, {} checkpoints, {} damaged blocks",
             number("log", "flushes_answered"),
             number("log", "device_flushes"),
             number("log", "checkpoints"),
@@ -546,12 +546,11 @@ impl fmt::Display for Age {
         let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
         let first = units.iter().position(|(seconds, _)| self.0 >= *seconds).unwrap_or(3);
         let mut rest = self.0;
-        let mut text = String::from("up");
-        for (seconds, unit) in units.iter().skip(first).take(2) {
-            let _ = write!(text, " {} {unit}", rest / seconds);
+        for (place, (seconds, unit)) in units.iter().skip(first).take(2).enumerate() {
+            write!(f, "{}{} {unit}", if place > 0 { " " } else { "" }, rest / seconds)?;
             rest %= seconds;
         }
-        f.write_str(&text)
+        Ok(())
     }
 }
 
@@ -567,6 +566,7 @@ mod tests {
             store: PathBuf::from("/srv/a.img"),
             device: Some("/dev/loop0".to_owned()),
             volume_size_bytes: 1 << 30,
+            store_size_bytes: 0,
             ..Entry::sample("a", Process { pid: 7, start_ticks: 1 })
         };
         let mut statistics = Map::new();
@@ -662,9 +662,9 @@ mod tests {
     #[test]
     fn ages_have_two_units() {
         let text = |seconds| Age(seconds).to_string();
-        assert_eq!(text(0), "up 0 s");
-        assert_eq!(text(59), "up 59 s");
-        assert_eq!(text(3660), "up 1 h 1 min");
-        assert_eq!(text(90_000), "up 1 d 1 h");
+        assert_eq!(text(0), "0 s");
+        assert_eq!(text(59), "59 s");
+        assert_eq!(text(3660), "1 h 1 min");
+        assert_eq!(text(90_000), "1 d 1 h");
     }
 }

@@ -16,6 +16,7 @@ use coulter::{Failures, OpenErrorKind, State, Volume};
 use coulter_device::{Device, Engine, LockedFile, OpenOptions};
 use coulter_object::device::LINGER;
 use coulter_system::sparse::{self, Content};
+use coulter_terminal as terminal;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -36,7 +37,7 @@ pub fn missing(path: &Path) -> OpenError {
     }
     match std::path::absolute(&path).is_ok_and(is_device) {
         true => OpenError::DeviceMissing { path },
-        false => OpenError::StoreMissing { path },
+        false => OpenError::StoreMissing { path, make: None },
     }
 }
 
@@ -56,7 +57,20 @@ pub fn existing(path: &Path) -> Result<PathBuf, Error> {
 /// # Errors
 /// [`OpenError::PathNotText`].
 pub fn existing_to_serve(path: &Path) -> Result<PathBuf, Error> {
-    let path = existing(path)?;
+    existing_to_serve_or_make(path, "coulter create")
+}
+
+/// The same with the command that makes a new one.
+///
+/// # Errors
+/// As [`existing_to_serve`].
+pub fn existing_to_serve_or_make(path: &Path, command: &'static str) -> Result<PathBuf, Error> {
+    let path = existing(path).map_err(|error| match error {
+        Error::Open(OpenError::StoreMissing { path, .. }) => {
+            OpenError::StoreMissing { path, make: Some(command) }.into()
+        }
+        other => other,
+    })?;
     match path.to_str() {
         Some(_) => Ok(path),
         None => Err(OpenError::PathNotText { path }.into()),
@@ -112,10 +126,17 @@ fn not_opened(path: &Path, error: &coulter_device::OpenError) -> Error {
     let path = path.to_owned();
     match error {
         coulter_device::OpenError::InUse { .. } => {
-            OpenError::InUse { path, reason, name: None }.into()
+            OpenError::InUse { path, reason, remedy: None }.into()
         }
         _ if fs::metadata(&path).is_ok_and(|it| it.is_file() && it.len() == 0) => {
             OpenError::Empty { path }.into()
+        }
+        coulter_device::OpenError::NotABlockDeviceOrFile { .. } => {
+            OpenError::NoStorePath { path }.into()
+        }
+        // No store is so small, and what is there may be anything.
+        coulter_device::OpenError::TooSmall { size, .. } => {
+            OpenError::NoStore { size: *size, path }.into()
         }
         _ => OpenError::Refused { path, reason }.into(),
     }
@@ -145,10 +166,14 @@ fn attached_as(path: &Path, state: Option<&StateDirectory>) -> Option<Entry> {
 }
 
 fn in_use_as(path: &Path, entry: Entry) -> Error {
+    let remedy = match entry.directory() {
+        Some(directory) => format!("coulter umount {}", terminal::word(directory)),
+        None => format!("coulter detach {}", entry.name),
+    };
     let Entry { name, process, .. } = entry;
     let reason =
         format!("in use by process {} (coulter), which serves it as '{name}'", process.pid);
-    OpenError::InUse { path: path.to_owned(), reason, name: Some(name) }.into()
+    OpenError::InUse { path: path.to_owned(), reason, remedy: Some(remedy) }.into()
 }
 
 /// A store that a daemon can be told to serve.

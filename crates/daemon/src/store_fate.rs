@@ -29,6 +29,11 @@ impl StoreFate {
             return None;
         }
         let file = open_file(entry.process, own).filter(Metadata::is_file);
+        // The store of an overlay may lie below its mount, where no path leads to it from outside.
+        let is_covered = entry.directory().is_some_and(|it| entry.store.starts_with(it));
+        if is_covered && file.as_ref().is_none_or(|file| file.nlink() > 0) {
+            return None;
+        }
         Some(match file.map(|file| file.nlink()) {
             Some(0) => StoreFate::Deleted,
             Some(_) => StoreFate::Moved,
@@ -93,6 +98,20 @@ mod tests {
         assert_eq!(fate(), Some((StoreFate::Deleted, "deleted")));
         let warning = StoreFate::Deleted.warning(&entry);
         assert!(warning.is_some_and(|words| words.contains("/dev/a")));
+        let over = |store: &str| Entry {
+            store: path(store),
+            device: Some(directory.path().display().to_string()),
+            via: crate::state::Via::new("overlay"),
+            ..entry.clone()
+        };
+        fs::write(path("c"), "the store").expect("it is writable");
+        let own = FileIdentity::at(&path("c")).ok();
+        let below = fs::File::open(path("c")).expect("it is there");
+        let covered = Entry { store_identity: own, ..over("hidden") };
+        assert_eq!(StoreFate::of(&covered), None, "it is below the mount");
+        fs::remove_file(path("c")).expect("it is there");
+        assert_eq!(StoreFate::of(&covered), Some(StoreFate::Deleted));
+        drop(below);
         drop(open);
         assert_eq!(fate(), Some((StoreFate::Unknown, "not there")));
     }

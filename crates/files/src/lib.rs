@@ -32,6 +32,7 @@ mod canary;
 mod create;
 mod files;
 mod gather;
+mod grow;
 mod io;
 mod items;
 mod locks;
@@ -50,6 +51,7 @@ mod work;
 pub use coulter_format::files::{Inode, Time};
 pub use create::{CreateError, CreateOptions, create};
 pub use files::{Counters, Files, Options, Response, read_span};
+pub use grow::{EMPTY_BITMAP, FilesGrowth, grow};
 pub use io::{CHANGES_MAX, Change, Command, Io, IoError, WRITE_BLOCKS_MAX};
 pub use request::{
     AllocateMode, Attributes, Changes, Listed, Listing, Name, NewNode, RenameFlags, Reply, Request,

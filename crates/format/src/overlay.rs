@@ -32,7 +32,8 @@ pub const HANDLE_SIZE_MAX: usize = 40;
 pub const RECORD_LIMIT: u32 = 1 << 20;
 
 const OWNER_SIZE: usize = 16;
-const MAGIC: [u8; 8] = *b"COULTROV";
+/// The first bytes of the superblock of an overlay.
+pub const MAGIC: [u8; 8] = *b"COULTROV";
 
 const _: () = assert!(RECORDS_PER_BLOCK == 16 && OWNERS_PER_BLOCK == 256);
 

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Verb::Flash(flash) => flash.log_level(),
         _ => LevelFilter::Warn,
     };
-    logging::start(level, line.log_format);
+    logging::start(level, line.log_format.unwrap_or_else(logging::Format::of_environment));
     // A daemon has told the command that started it what is wrong.
     let silent = match &line.verb {
         Verb::Daemon(_) => true,

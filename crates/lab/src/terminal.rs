@@ -1,6 +1,6 @@
 //! How the program speaks, with errors that are its own: see `coulter_terminal`.
 
-pub(crate) use coulter_terminal::{BAD, GREEN, note, path, print_error, progress};
+pub(crate) use coulter_terminal::{BAD, GREEN, note, path, print_error, progress_of_count};
 
 use crate::error::LabError;
 use serde::Serialize;

@@ -59,24 +59,40 @@ pub fn print_error(report: &Report) {
     let Report { what, why, help, .. } = report;
     // A closed standard error leaves nobody to tell; the exit code still says it.
     let mut err = anstream::stderr().lock();
-    let _ = writeln!(err, "{RED}error:{RED:#} {what}");
+    let _ = writeln!(err, "{RED}error:{RED:#} {}", told(what));
     if let Some(why) = why {
-        let _ = writeln!(err, "  {BOLD}why:{BOLD:#} {why}");
+        // The words of another program have lines, and nothing but a line can begin at the margin.
+        let lines: Vec<String> = why.lines().map(told).collect();
+        let _ = writeln!(err, "  {BOLD}why:{BOLD:#} {}", lines.join("\n       "));
     }
     if let Some(help) = help {
-        let _ = writeln!(err, "  {CYAN}do:{CYAN:#}  {help}");
+        let _ = writeln!(err, "  {CYAN}do:{CYAN:#}  {}", told(help));
     }
 }
 
 /// Tells what happens now, for a person who waits; not part of any result.
 pub fn note(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{text}");
+    let _ = writeln!(anstream::stderr(), "{}", shown(text));
 }
 
 /// A path as part of a line: a control character in it, which could end the line or move the cursor,
 /// is shown by its escape.
 pub fn path(path: &Path) -> String {
-    let text = path.to_string_lossy();
+    shown(&path.to_string_lossy())
+}
+
+/// A text on one line, without the numbers that the system has for its errors: see [`path`].
+fn told(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        plain += part.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(')');
+    }
+    shown(&plain)
+}
+
+/// A text on one line.
+fn shown(text: &str) -> String {
     let shown = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),
         false => c.to_string(),
@@ -84,23 +100,26 @@ pub fn path(path: &Path) -> String {
     text.chars().map(shown).collect()
 }
 
-/// A path as a word of a command, as a shell takes it.
+/// A path as a word of a command that a person may paste into a shell: quoted if it has to be.
 pub fn word(path: &Path) -> String {
     let text = path.to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
+    let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
         return text.into_owned();
     }
+    // An option would begin so.
+    let text = if text.starts_with('-') { format!("./{text}") } else { text.into_owned() };
     if text.chars().any(char::is_control) {
-        // Bash and ksh understand this, and it stays on one line.
+        let text = text.replace('\\', "\\\\").replace('\'', "\\'");
         let escaped = |c: char| match c {
-            '\'' | '\\' => format!("\\{c}"),
+            '\n' => "\\n".to_owned(),
+            '\t' => "\\t".to_owned(),
             c if c.is_control() => format!("\\u{:04x}", u32::from(c)),
             c => c.to_string(),
         };
         return format!("$'{}'", text.chars().map(escaped).collect::<String>());
     }
-    format!("'{}'", text.replace('\'', r"'\''"))
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Prints a line of a result.
@@ -217,14 +236,40 @@ pub fn can_draw() -> bool {
     io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
 }
 
-/// A bar that shows how much of `total` is done; hidden unless standard error is a terminal.
+/// A bar of bytes: how many, of how many, how fast, and the time left.
+const BYTES: &str = "{msg:<20} {wide_bar:.cyan/dim} {binary_bytes} of {binary_total_bytes}, \
+                     {binary_bytes_per_sec}, {eta} left";
+/// The same of what is counted otherwise.
+const COUNT: &str =
+    "{msg:<28} {wide_bar:.cyan/dim} {human_pos} of {human_len}, {per_sec}, {eta} left";
+
+/// A bar that shows how many of `total` bytes are done; hidden unless standard error is a terminal.
 pub fn progress(label: &str, total: u64) -> ProgressBar {
+    bar(label, total, BYTES)
+}
+
+/// The same of anything that is no bytes.
+pub fn progress_of_count(label: &str, total: u64) -> ProgressBar {
+    bar(label, total, COUNT)
+}
+
+fn bar(label: &str, total: u64, template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{msg:<28} {wide_bar:.cyan/dim} {percent:>3} % {eta}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style = ProgressStyle::with_template(template).expect("the template is one");
     ProgressBar::new(total).with_style(style).with_message(label.to_owned())
+}
+
+/// Bytes that were read so far, and how fast, where the total is unknown; hidden unless standard
+/// error is a terminal.
+pub fn progress_of_reads(label: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let template = "{spinner} {msg}: {binary_bytes} read, {binary_bytes_per_sec}, for {elapsed}";
+    let style = ProgressStyle::with_template(template).expect("the template is one");
+    ProgressBar::no_length().with_style(style).with_message(label.to_owned())
 }
 
 /// A sign of life for work of unknown length; hidden unless standard error is a terminal.
@@ -270,6 +315,41 @@ mod tests {
     fn a_path_is_on_one_line_and_else_as_it_is() {
         let hostile = Path::new("/a b/\u{fc}\\\nfast  64 MiB\r\u{1b}[2J");
         assert_eq!(path(hostile), "/a b/\u{fc}\\\\nfast  64 MiB\\r\\u{1b}[2J");
+    }
+
+    #[test]
+    fn a_word_comes_back_from_a_shell_as_the_path_that_it_was() {
+        assert_eq!(word(Path::new("/srv/日本-1.img")), "/srv/日本-1.img");
+        assert_eq!(word(Path::new("/srv/my data")), "'/srv/my data'");
+        for text in
+            ["a b", "it's", "-x", "a\nb", "a\t'\\ü\u{1b}b", "$HOME", "a*", "~", "a;b", "x@y"]
+        {
+            let script = format!("printf %s {}", word(Path::new(text)));
+            let said = std::process::Command::new("bash").args(["-c", &script]).output();
+            let said = said.expect("bash can be run").stdout;
+            let said = String::from_utf8(said).expect("it is text");
+            assert_eq!(said.trim_start_matches("./"), text, "{script}");
+        }
+    }
+
+    #[test]
+    fn a_bar_shows_bytes_rate_and_time_left() {
+        let words = [
+            (BYTES, ["binary_bytes}", "binary_bytes_per_sec", "eta"]),
+            (COUNT, ["human_pos", "per_sec", "eta"]),
+        ];
+        for (template, keys) in words {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+            keys.iter().for_each(|key| assert!(template.contains(key), "{template}"));
+        }
+    }
+
+    #[test]
+    fn errors_of_the_system_lose_their_numbers_wherever_they_stand() {
+        let text =
+            "no handles (Operation not supported (os error 95)), or: No such file (os error 2)";
+        assert_eq!(told(text), "no handles (Operation not supported), or: No such file");
+        assert_eq!(told("as it is"), "as it is");
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub fn help_on(error: &io::Error, path: &Path) -> Option<String> {
         libc::EACCES | libc::EPERM if Uid::effective().is_root() => Some(format!(
             "root may do that to most files: `lsattr -d {}` shows whether this one is immutable (`i`) \
              or may only grow (`a`)",
-            path.display()
+            crate::word(path)
         )),
         libc::EACCES | libc::EPERM => {
             Some(format!("check the permissions of {}, or run as root", path.display()))
@@ -102,7 +102,7 @@ pub fn help_on(error: &io::Error, path: &Path) -> Option<String> {
         ),
         libc::EROFS => Some("it is on a file system that is mounted read-only".to_owned()),
         libc::ENOENT => Some(match missing_parent(path) {
-            Some(parent) => format!("make the directory first: `mkdir -p {}`", parent.display()),
+            Some(parent) => format!("make the directory first: `mkdir -p {}`", crate::word(parent)),
             None => "check the path".to_owned(),
         }),
         libc::EBUSY => Some("something else uses it; unmount or detach it first".to_owned()),

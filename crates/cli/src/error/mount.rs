@@ -1,8 +1,8 @@
 //! About file systems on volumes.
 
 use crate::dead_loops::DeadLoop;
-use coulter_terminal::{Report, fault, usage};
-use std::path::PathBuf;
+use coulter_terminal::{self as terminal, Report, fault, usage};
+use std::path::{Path, PathBuf};
 
 /// About file systems on volumes.
 #[derive(Debug)]
@@ -50,13 +50,7 @@ impl MountError {
     pub fn report(&self) -> Report {
         match self {
             MountError::NotOurMount { directory, source } => {
-                let why = match source {
-                    Some(source) => format!("{} is mounted there", source.display()),
-                    None => "nothing is mounted there".to_owned(),
-                };
-                fault(format!("{} is not a mount point of a volume", directory.display()))
-                    .why(why)
-                    .help("`coulter list` shows the volumes, `findmnt` what is mounted")
+                not_ours(directory, source.as_deref())
             }
             MountError::MountPointUnfit { directory, reason } => {
                 usage(format!("cannot mount on {}", directory.display()))
@@ -64,8 +58,8 @@ impl MountError {
                     .help("name a directory that nothing is mounted on")
             }
             MountError::MountPointTaken { directory } => {
-                let path = directory.display();
-                usage(format!("cannot mount on {path}"))
+                let path = terminal::word(directory);
+                usage(format!("cannot mount on {}", directory.display()))
                     .why("something is mounted there already")
                     .help(format!(
                         "name another directory; `coulter umount {path}` takes away a volume's file \
@@ -86,8 +80,8 @@ impl MountError {
                 fault(format!("cannot mount {}", store.display()))
                     .why("there is no such file or disk")
                     .help(
-                        "name a store that there is; or, to make a new and empty one, add --create --size \
-                         10G --mkfs ext4",
+                        "check the path; or, to make a new and empty store, add --create --size 10G \
+                         --mkfs ext4",
                     )
             }
             MountError::NoFileSystem { store, device } => {
@@ -108,7 +102,7 @@ impl MountError {
             .help(format!(
                 "use the device of `coulter attach {}`: mount that if it is a file system; if what it \
                  holds may be destroyed, `blkdiscard` makes it blank first",
-                store.display()
+                terminal::word(store)
             )),
             MountError::ReadOnlyVolume { store } => {
                 usage(format!("cannot make a file system in {}", store.display()))
@@ -162,4 +156,25 @@ impl MountError {
                 .help(format!("run `coulter detach {name}`, then mount it as root")),
         }
     }
+}
+
+fn not_ours(directory: &Path, source: Option<&Path>) -> Report {
+    let why = match source {
+        Some(source) => format!("{} is mounted there", source.display()),
+        None if std::fs::symlink_metadata(directory).is_ok() => {
+            "nothing is mounted there".to_owned()
+        }
+        None => {
+            "nothing is mounted there: there is no such file or directory, and no volume of that \
+                 name is mounted"
+                .to_owned()
+        }
+    };
+    let root = match nix::unistd::Uid::effective().is_root() {
+        true => "",
+        false => "; what root has mounted takes sudo",
+    };
+    fault(format!("{} is not a mount point of a volume", directory.display()))
+        .why(why)
+        .help(format!("`coulter list` shows the volumes, `findmnt` what is mounted{root}"))
 }

@@ -1,7 +1,7 @@
 //! About copies elsewhere.
 
 use coulter_object::ReplicaError;
-use coulter_object::bucket::{BucketError, BucketErrorKind};
+use coulter_object::bucket::BucketErrorKind;
 use coulter_object::names::PINS;
 use coulter_terminal::{Report, fault, usage};
 use std::path::PathBuf;
@@ -62,9 +62,7 @@ impl CopyError {
                     ReplicaError::InUse(_) => report.help(
                         "detach the volume there; or, if that host is lost or to be fenced, add `--take-over`",
                     ),
-                    ReplicaError::Bucket(BucketError { kind: BucketErrorKind::NoBucket, .. }) => {
-                        report.help("check the URL; a directory that serves as the bucket must exist")
-                    }
+                    ReplicaError::Bucket(bucket) => report.maybe_help(on_bucket(bucket.kind).as_ref()),
                     ReplicaError::TakenOver => report.help("try again: somebody else was first"),
                     ReplicaError::Collected => report.help("try again"),
                     ReplicaError::Unfinished => report.help(
@@ -144,4 +142,22 @@ impl CopyError {
                 .help("leave `--take-over` away, or `@NAME`"),
         }
     }
+}
+
+fn on_bucket(kind: BucketErrorKind) -> Option<String> {
+    let help = match kind {
+        BucketErrorKind::NoBucket => {
+            "check the URL; a directory that serves as the bucket must exist"
+        }
+        BucketErrorKind::Busy => {
+            "check that the service runs and the network reaches it: AWS_ENDPOINT_URL names where \
+             it is; try again then"
+        }
+        BucketErrorKind::Denied => {
+            "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, the rights that go with them, and the \
+             clock"
+        }
+        _ => return None,
+    };
+    Some(help.to_owned())
 }

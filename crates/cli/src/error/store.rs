@@ -5,6 +5,12 @@ use coulter_terminal::Size;
 use coulter_terminal::{Report, fault, usage};
 use std::path::PathBuf;
 
+/// When the device below refuses.
+const DISK_BELOW: &str = "look at the disk below: free space if it is full, and try again";
+
+/// When a volume cannot be of a size.
+const ANOTHER_SIZE: &str = "name another --size, or none: then it is as large as the store allows";
+
 /// About making, growing and looking into stores.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -123,7 +129,7 @@ impl StoreError {
             ),
             StoreError::Grow { path, reason, is_usage } => {
                 let what = format!("cannot grow {}", path.display());
-                let report = if *is_usage { usage(what) } else { fault(what) };
+                let report = if *is_usage { usage(what).help(ANOTHER_SIZE) } else { fault(what) };
                 report.why(reason.as_str())
             }
             StoreError::NotAStorePath { path } => {
@@ -138,7 +144,7 @@ impl StoreError {
             }
             StoreError::Create { path, reason, is_usage } => {
                 let what = format!("cannot format {}", path.display());
-                let report = if *is_usage { usage(what) } else { fault(what) };
+                let report = if *is_usage { usage(what) } else { fault(what).help(DISK_BELOW) };
                 report.why(reason.as_str())
             }
             StoreError::Faulty { path, faults, warnings, complete } => {

@@ -36,7 +36,7 @@ Examples:
   coulter check disk.img --data            and the checksum of every mapped block
   coulter check disk --data                an attached volume, by way of its daemon")]
 pub struct Check {
-    /// Store to check, or the name of an attached volume
+    /// Store to check, or the name or the directory of an attached volume
     #[arg(value_parser = named_store::parser())]
     pub path: PathBuf,
 
@@ -51,11 +51,12 @@ pub struct Check {
 
 impl Check {
     pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
-        let attached = state.and_then(|state| Some((state, state.attached_at(&self.path)?)));
+        let path = store::find(&self.path, state)?;
+        let attached = state.and_then(|state| Some((state, state.attached_at(&path)?)));
         if let Some((state, entry)) = attached {
             return self.check_attached(state, &entry);
         }
-        let (report, blocks) = checked(&self.path, state, self.data)?;
+        let (report, blocks) = checked(&path, state, self.data)?;
         let is_sound = report.is_sound() && report.complete;
         let opening = (!is_sound).then(|| Opening::tried(&report, blocks));
         if self.json {
@@ -212,8 +213,8 @@ fn checked(
     state: Option<&StateDirectory>,
     data: bool,
 ) -> Result<(Report, LockedBlocks), CliError> {
-    let mut blocks = LockedBlocks::open(&store::existing(path)?, state)?;
-    let bar = terminal::progress("", 1);
+    let mut blocks = LockedBlocks::open(&store::find(path, state)?, state)?;
+    let bar = terminal::progress_of_count("", 1);
     let mut phase = None;
     let mut show = |progress: Progress| advance(&bar, &mut phase, progress);
     let mut options = Options { data, progress: Some(&mut show), ..Options::default() };
@@ -227,7 +228,12 @@ fn advance(bar: &ProgressBar, phase: &mut Option<Phase>, progress: Progress) {
         *phase = Some(progress.phase);
         bar.reset();
         bar.set_length(progress.total);
-        bar.set_message(format!("checking {}", progress.phase));
+        let unit = match progress.phase {
+            Phase::Metadata => "blocks",
+            Phase::Map => "root pages",
+            Phase::Log | Phase::Detail => "segments",
+        };
+        bar.set_message(format!("checking {}, {unit}", progress.phase));
     }
     bar.set_position(progress.done);
 }

@@ -5,6 +5,7 @@ use crate::terminal;
 use clap::Args;
 use coulter_daemon::attach_point;
 use coulter_daemon::detach::detach;
+use coulter_daemon::points;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_system::mounts;
@@ -22,9 +23,10 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 Examples:
   coulter detach disk                      by name
   coulter detach disk.img                  by store
-  coulter detach /dev/loop0                by device")]
+  coulter detach /dev/loop0                by device
+  coulter detach /mnt                      a Coulter file system or an overlay, by directory")]
 pub(crate) struct Detach {
-    /// Name, store or device of the volume
+    /// Name, store, device or directory of the volume
     #[arg(value_name = "NAME|PATH|DEVICE")]
     pub(crate) volume: String,
 
@@ -40,13 +42,23 @@ impl Detach {
                 if entry.device.as_ref() == Some(&self.volume) {
                     attach_point::check_device(state, &entry)?;
                 }
+                // As `umount` does.
+                let overlay = entry.directory().filter(|_| points::is_overlay(&entry));
+                let is_told = overlay.is_some_and(super::overlay::before_unmount);
                 match detach(state, &entry, self.force) {
                     // It ended while it was asked: in order, or because it was killed.
                     Err(not_attached @ Error::State(StateError::NotAttached { .. })) => {
                         state.wait_for_end(&entry, END_PATIENCE);
                         self.clear_away(state, not_attached)
                     }
-                    detached => Ok(detached?),
+                    detached => {
+                        detached?;
+                        overlay
+                            .filter(|_| is_told)
+                            .into_iter()
+                            .for_each(super::overlay::tell_of_store);
+                        Ok(())
+                    }
                 }
             }
             Err(not_attached @ Error::State(StateError::NotAttached { .. })) => {

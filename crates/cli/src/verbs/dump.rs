@@ -86,7 +86,7 @@ fn parse_range(text: &str) -> Result<MapRange, String> {
 impl Dump {
     pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
         self.check_parts()?;
-        let mut locked = LockedBlocks::open(&store::existing(&self.path)?, state)?;
+        let mut locked = LockedBlocks::open(&store::find(&self.path, state)?, state)?;
         let blocks = &mut locked.blocks;
         match self.structure {
             Structure::Superblock => {

@@ -25,7 +25,8 @@ Examples:
   coulter export disk.img volume.img       an image as large as the volume, sparse
   coulter export disk.img /dev/sdc --force onto a disk, whose content is lost")]
 pub(crate) struct Export {
-    /// Store to read
+    /// Store to read, or the name of a volume
+    #[arg(value_name = "STORE|NAME")]
     path: PathBuf,
 
     /// File to make, or disk to overwrite
@@ -51,7 +52,7 @@ struct Exported<'a> {
 
 impl Export {
     pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
-        let path = store::existing(&self.path)?;
+        let path = store::find(&self.path, state)?;
         let device = store::open_device(&path, true)
             .map_err(|error| store::naming_volume(error, &path, state))?;
         store::refuse_attached(&path, state)?;

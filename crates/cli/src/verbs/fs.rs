@@ -1,8 +1,9 @@
 //! `coulter fs`: file systems of Coulter's own, which lie on a volume without a block device between.
 
+mod options;
 mod salvage;
 
-use crate::error::{CliError, Error, MountError};
+use crate::error::{CliError, DoorError, Error, MountError};
 use crate::format_store::{self, Target};
 use crate::opening::{CopyOptions, OpeningOptions};
 use crate::room;
@@ -16,18 +17,19 @@ use coulter::{LocalVolume, OpenOptions};
 use coulter_check::files::{self, Report};
 use coulter_daemon::job::Job;
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
-use coulter_daemon::points::{self, FsOptions, FsPoint, Gives};
+use coulter_daemon::points::{FsOptions, FsPoint};
 use coulter_daemon::setting::{self, Setting};
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::{launch, service};
 use coulter_files::{CreateOptions, Time};
+use coulter_format::files::superblock::MAGIC;
 use coulter_system::mounts;
 use coulter_terminal::{Report as Told, Size};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a block.
 const BLOCK_SIZE: usize = coulter::service::BLOCK_SIZE as usize;
@@ -87,7 +89,7 @@ struct Create {
 Examples:
   coulter fs mount disk.img /mnt
   coulter fs mount disk.img /mnt --cache back --options nosuid,nodev")]
-struct FsMount {
+pub(super) struct FsMount {
     /// Store with the file system
     path: PathBuf,
 
@@ -321,18 +323,42 @@ impl Create {
 }
 
 impl FsMount {
-    fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+    /// One that was asked for by `coulter mount`.
+    pub(super) fn plain(
+        path: &Path,
+        directory: &Path,
+        options: String,
+        opening: &OpeningOptions,
+        json: bool,
+    ) -> FsMount {
+        FsMount {
+            path: path.to_owned(),
+            directory: directory.to_owned(),
+            cache: Cache::Through,
+            cache_size: None,
+            options: Some(options),
+            name: opening.name.clone(),
+            map_memory: opening.map_memory,
+            pad_pages: opening.pad_pages,
+            tune: opening.tune.clone(),
+            metrics: opening.metrics,
+            foreground: false,
+            json,
+        }
+    }
+
+    pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let list = self.options.clone().unwrap_or_default();
+        options::check(&list)?;
         let directory = self.mount_point()?;
         if !nix::unistd::Uid::effective().is_root() {
             return Err(CliError::needs_root("mounting", "run it with sudo"));
         }
-        let list = self.options.clone().unwrap_or_default();
-        let known =
-            ["ro", "rw", "nosuid", "nodev", "noexec", "suid", "dev", "exec", "defaults", ""];
-        if let Some(word) = list.split(',').find(|word| !known.contains(word)) {
-            let why = format!("it is none of {}", known[..5].join(", "));
-            return Err(told("cannot mount with option", Path::new(word), why));
+        if state.attached_at(&self.path).is_none() {
+            store::existing_to_serve_or_make(&self.path, "coulter fs create")?;
         }
+        // A name of what is attached is told as the store that it is of.
+        let path = &store::find(&self.path, Some(state))?;
         let opening = OpeningOptions {
             name: self.name.clone(),
             map_memory: self.map_memory,
@@ -357,37 +383,15 @@ impl FsMount {
             fs_overlay: Vec::new(),
         };
         if self.foreground {
-            let job = options.job(&self.path)?;
+            let job = options.job(path)?;
             let job = mount.put_into(job);
             service::run(state, job, &mut |entry| Ok(self.tell(entry)?))?;
             return Ok(());
         }
-        self.await_predecessor(state)?;
-        let mut words = options.words(&self.path);
+        let mut words = options.words(path);
         words.splice(1..1, mount.words());
         let entry = launch::launch(state, words)?;
         self.tell(&entry)
-    }
-
-    /// umount(8) ends before a daemon has written everything to its store, and closed it: waits for that.
-    fn await_predecessor(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let Ok(store) = self.path.canonicalize() else { return Ok(()) };
-        let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
-        let limit = Instant::now() + PREDECESSOR_PATIENCE;
-        while Instant::now() < limit {
-            let is_files = |entry: &Entry| points::of(entry).gives() == Gives::Directory;
-            let is_it = |entry: &Entry| is_files(entry) && entry.store == store;
-            let Some(entry) = state.entries()?.into_iter().find(is_it) else { return Ok(()) };
-            let device = entry.device.as_deref().map(Path::new);
-            let Some(directory) = device.filter(|_| entry.process.is_alive()) else {
-                return Ok(());
-            };
-            if mounts::mount_at(directory).map_err(failed)?.is_some() {
-                return Ok(());
-            }
-            std::thread::sleep(PREDECESSOR_PAUSE);
-        }
-        Ok(())
     }
 
     /// The directory, absolute, if something may be mounted there. The dead mount of this very
@@ -431,8 +435,8 @@ impl FsMount {
 
 /// A volume that is only read.
 fn open(path: &Path, state: Option<&StateDirectory>) -> Result<LocalVolume, CliError> {
+    let path = &store::find(path, state)?;
     store::refuse_attached(path, state)?;
-    let path = &store::existing(path)?;
     let device =
         store::open_device(path, true).map_err(|error| store::naming_volume(error, path, state))?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
@@ -446,15 +450,33 @@ fn read_block(volume: &LocalVolume, block: u64) -> Result<[u8; BLOCK_SIZE], ()> 
     Ok(bytes)
 }
 
+/// The same of one that holds a file system, be it a damaged one.
+fn open_files(path: &Path, state: Option<&StateDirectory>) -> Result<LocalVolume, CliError> {
+    let volume = open(path, state)?;
+    let begins = read_block(&volume, 0).map(|block| block.starts_with(&MAGIC));
+    // What cannot be read may have been one.
+    if begins == Ok(false) {
+        return Err(DoorError::NoFiles { path: path.to_owned() }.into());
+    }
+    Ok(volume)
+}
+
 impl Check {
     fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
-        let volume = open(&self.path, state)?;
+        let volume = open_files(&self.path, state)?;
         let blocks = volume.size() / BLOCK_SIZE as u64;
-        let mut read = |block| read_block(&volume, block);
+        let bar = terminal::progress_of_reads("checking the file system");
+        let mut read = |block| {
+            bar.inc(BLOCK_SIZE as u64);
+            read_block(&volume, block)
+        };
         let mut report = files::check(&mut read, blocks);
+        bar.finish_and_clear();
         if self.data {
-            let bar = terminal::progress("data", report.counters.data_blocks);
-            files::check_data(&mut read, &mut report, &mut || bar.inc(1));
+            let bytes = report.counters.data_blocks * BLOCK_SIZE as u64;
+            let bar = terminal::progress("checking data", bytes);
+            let mut read = |block| read_block(&volume, block);
+            files::check_data(&mut read, &mut report, &mut || bar.inc(BLOCK_SIZE as u64));
             bar.finish_and_clear();
         }
         self.print(&report)?;
@@ -500,7 +522,7 @@ impl Check {
 
 impl Dump {
     fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
-        let volume = open(&self.path, state)?;
+        let volume = open_files(&self.path, state)?;
         let mut printed = Ok(());
         files::dump(&mut |block| read_block(&volume, block), &mut |line| {
             printed = terminal::print(line);

@@ -1,6 +1,7 @@
 //! `coulter grow`: a store takes in more of its file or disk.
 
-use crate::error::{CliError, DaemonError, StoreError};
+use crate::error::{CliError, DaemonError, DoorError, StoreError};
+use crate::inside::{self, Inside};
 use crate::interrupt::Interrupt;
 use crate::named_store;
 use crate::room;
@@ -15,6 +16,7 @@ use coulter_check::FileBlocks;
 use coulter_check::dump::{self, SuperblockState};
 use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::growth::Growth;
+use coulter_daemon::points;
 use coulter_daemon::replication;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::store_fate::StoreFate;
@@ -33,8 +35,8 @@ use std::path::{Path, PathBuf};
 /// device has the new size (loop, NVMe), or clients see it when they reconnect (NBD server). ublk, the
 /// kernel's NBD client and mounted Coulter file systems must be detached first. After a power cut the
 /// store has either its old or its new size.
-/// Grow a file system on the volume afterwards with its own tool, such as resize2fs, xfs_growfs or
-/// `btrfs filesystem resize`. A store cannot shrink.
+/// A Coulter file system grows with its volume. Grow another one afterwards with its own tool, such as
+/// resize2fs, xfs_growfs or `btrfs filesystem resize`. A store cannot shrink.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -75,6 +77,9 @@ struct Grown {
     volume_size_bytes: u64,
     segments_total: u64,
     map_memory_bytes: u64,
+    /// Bytes of a Coulter file system on the volume, which has grown with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_system_size_bytes: Option<u64>,
 }
 
 impl Grow {
@@ -82,7 +87,11 @@ impl Grow {
         if let Some(entry) = state.attached_at(&self.path) {
             return self.grow_attached(state, &entry);
         }
-        let path = store::existing(&self.path)?;
+        let path = store::find(&self.path, Some(state))?;
+        let inside = Inside::of(&path);
+        if inside == Inside::Overlay {
+            return Err(DoorError::GrowOverlay { path }.into());
+        }
         let place = self.find(&path)?;
         let options =
             GrowOptions { volume_size: self.size.map(|size| size.0), spare_percent: self.spare };
@@ -91,7 +100,12 @@ impl Grow {
                 if matches!(error.kind, coulter::OpenErrorKind::Growth { .. }));
             StoreError::Grow { path: path.clone(), reason: error.to_string(), is_usage }
         })?;
+        let file_system_size_bytes = match inside {
+            Inside::Files => Some(inside::grow_files(&path)?),
+            Inside::Overlay | Inside::Other => None,
+        };
         self.tell(&Grown {
+            file_system_size_bytes,
             uuid: geometry.uuid_text(),
             store: path,
             store_size_bytes: geometry.store_size_bytes,
@@ -104,6 +118,11 @@ impl Grow {
     /// Has the daemon close, grow and open the store again. The file is made longer before.
     fn grow_attached(&self, state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
         let path = entry.store.clone();
+        if points::gives_directory(entry) {
+            let directory = entry.device.as_deref().map(PathBuf::from).unwrap_or_default();
+            let is_overlay = points::is_overlay(entry);
+            return Err(DoorError::GrowMounted { path, directory, is_overlay }.into());
+        }
         // Another file may be at its path by now.
         if let Some(fate) = StoreFate::of(entry) {
             let reason = format!(
@@ -144,6 +163,7 @@ impl Grow {
             }
         };
         self.tell(&Grown {
+            file_system_size_bytes: None,
             uuid: entry.uuid.clone(),
             store: path,
             store_size_bytes: grown.store_size_bytes,
@@ -158,9 +178,13 @@ impl Grow {
         if self.json {
             return terminal::print_json(grown);
         }
+        let files = match grown.file_system_size_bytes {
+            Some(size) => format!(", with a file system of {}", Size(size)),
+            None => String::new(),
+        };
         terminal::print(&format!(
-            "{}: a store of {} for a volume of {}",
-            self.path.display(),
+            "{}: a store of {} for a volume of {}{files}",
+            terminal::path(&self.path),
             Size(grown.store_size_bytes),
             Size(grown.volume_size_bytes),
         ))

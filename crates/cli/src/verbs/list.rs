@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// List the attached volumes.
+/// List what is attached and mounted: volumes, file systems and overlays.
 ///
 /// The exit code is 1 if one of them has failed or its daemon was killed.
 #[derive(Debug, Args)]
@@ -51,6 +51,10 @@ struct Listed {
 
 /// Where file systems are mounted from the device of a volume.
 pub(crate) fn mount_points(entry: &Entry) -> Vec<PathBuf> {
+    if points::gives_directory(entry) {
+        let directory = entry.device.as_deref().map(PathBuf::from);
+        return directory.filter(|it| points::is_mounted(entry, it)).into_iter().collect();
+    }
     let device = entry.device.as_deref().filter(|_| points::gives_device(entry));
     let found = device.and_then(|device| mounts::mounts_of(Path::new(device)).ok());
     found.unwrap_or_default().into_iter().map(|mount| mount.mount_point).collect()
@@ -119,7 +123,12 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
         let device = entry.device.as_deref().unwrap_or_default();
         table.row(&[
             entry.name.clone(),
-            Size(entry.volume_size_bytes).to_string(),
+            // The addresses of an overlay's store are no size that means anything to a person.
+            Size(match points::is_overlay(entry) {
+                true => entry.store_size_bytes,
+                false => entry.volume_size_bytes,
+            })
+            .to_string(),
             entry.via.to_string(),
             format!("{device}{}", if entry.read_only { " (read-only)" } else { "" }),
             or_none(&mounted.join(",")),

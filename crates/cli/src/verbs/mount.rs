@@ -6,7 +6,7 @@
 //! A store is made only when `--create` asks for it. Otherwise a mistyped name, or a directory whose disk is
 //! not mounted, would give a database an empty volume.
 
-use crate::error::{CliError, DaemonError, Error, MountError, OpenError, StateError};
+use crate::error::{CliError, DaemonError, DoorError, Error, MountError, OpenError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Made, Target};
 use crate::named_store;
@@ -16,6 +16,7 @@ use crate::store;
 use crate::terminal;
 use crate::verbs::attach::{Options, note_cautions};
 use crate::verbs::create::Shape;
+use crate::verbs::fs::FsMount;
 use crate::via::ViaChoice;
 use clap::Args;
 use coulter_daemon::attach_point;
@@ -24,6 +25,7 @@ use coulter_daemon::detach::detach;
 use coulter_daemon::launch;
 use coulter_daemon::opening::{Acknowledge, Trim};
 use coulter_daemon::points;
+use coulter_daemon::signatures;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_system::mounts;
 use coulter_terminal::Size;
@@ -32,7 +34,8 @@ use std::path::{Path, PathBuf};
 
 /// Mount the file system of a volume.
 ///
-/// Attaches the store first if necessary. --mkfs makes a file system if the volume is blank.
+/// Attaches the store first if necessary. --mkfs makes a file system if the volume is blank. A Coulter
+/// file system is mounted as `coulter fs mount` does.
 /// --create makes the store if the file does not exist or is blank. `coulter umount` unmounts and
 /// detaches.
 #[derive(Clone, Debug, Args)]
@@ -75,7 +78,10 @@ pub(crate) struct Mount {
 
 impl Mount {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let (path, opening) = self.opening.located(&self.path)?;
+        let (mut path, opening) = self.opening.located(&self.path)?;
+        if let Some(entry) = state.attached_at(&path).filter(|_| !path.exists()) {
+            path = entry.store;
+        }
         Mount { path, opening, ..self.clone() }.run_located(state)
     }
 
@@ -107,12 +113,15 @@ impl Mount {
             (Err(_), Some(made)) if is_new => remove_made(state, &made.store),
             _ => {}
         }
-        let entry = mounted?;
+        let entry = match mounted? {
+            Mounted::Device(entry) => entry,
+            Mounted::Files => return Ok(()),
+        };
         if !self.json {
             return Ok(());
         }
         terminal::print_json(&entry).inspect_err(|_| {
-            let directory = terminal::path(&directory);
+            let directory = terminal::word(&directory);
             terminal::note(&format!(
                 "it is mounted all the same; `coulter umount {directory}` takes it away"
             ));
@@ -126,7 +135,7 @@ impl Mount {
         state: &StateDirectory,
         directory: &Path,
         is_made: bool,
-    ) -> Result<Entry, CliError> {
+    ) -> Result<Mounted, CliError> {
         let (mut entry, mut attached_here) = self.attached(state)?;
         if !is_made {
             self.note_shape_passed_over(&entry);
@@ -142,7 +151,35 @@ impl Mount {
         {
             log::warn!(error:%; "cannot take the attachment back");
         }
-        mounted.map(|()| entry)
+        match mounted {
+            Ok(()) => Ok(Mounted::Device(entry)),
+            Err(CliError::Door(DoorError::HoldsFiles { .. })) if attached_here => {
+                self.as_files(directory)?.run(state)?;
+                Ok(Mounted::Files)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same for a file system of Coulter's own, which takes no block device.
+    fn as_files(&self, directory: &Path) -> Result<FsMount, CliError> {
+        let opening = &self.opening;
+        let unfit = [
+            (opening.copy.replicate.is_some(), "--replicate"),
+            (opening.acknowledge != Acknowledge::Written, "--acknowledge"),
+            (opening.read_cache.is_some(), "--read-cache"),
+            (opening.trim != Trim::Auto, "--trim"),
+        ];
+        if let Some((_, option)) = unfit.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(DoorError::FilesTakeNo { store: self.path.clone(), option }.into());
+        }
+        if let Some(kind) = self.mkfs {
+            let kind = kind.name();
+            terminal::note(&format!("it holds a Coulter file system, so without --mkfs {kind}"));
+        }
+        let read_only = opening.read_only.then_some("ro");
+        let options: Vec<&str> = read_only.into_iter().chain(self.options.as_deref()).collect();
+        Ok(FsMount::plain(&self.path, directory, options.join(","), opening, self.json))
     }
 
     /// Whether a store is to be made: none is there, or a file that holds nothing, as it is left when this is
@@ -157,7 +194,7 @@ impl Mount {
         if is_missing && !self.create {
             let missing = store::missing(&self.path);
             return match missing {
-                OpenError::StoreMissing { path } => {
+                OpenError::StoreMissing { path, .. } => {
                     Err(MountError::NothingToMount { store: path }.into())
                 }
                 other => Err(Error::from(other).into()),
@@ -323,6 +360,15 @@ impl Mount {
     fn kind_on(&self, device: &Path) -> Result<Option<&'static str>, CliError> {
         let found = file_system::found_on(device)?;
         let Some(first) = found.first() else { return Ok(None) };
+        match first.what {
+            signatures::COULTER_FILES => {
+                return Err(DoorError::HoldsFiles { store: self.path.clone() }.into());
+            }
+            signatures::COULTER_OVERLAY => {
+                return Err(DoorError::OverlayStore { store: self.path.clone() }.into());
+            }
+            _ => {}
+        }
         match found.iter().find_map(|found| found.mount_type) {
             Some(kind) => Ok(Some(kind)),
             None => Err(MountError::VolumeHoldsData {
@@ -356,6 +402,14 @@ impl Mount {
         kind.make(device, &[])?;
         Ok(kind.name())
     }
+}
+
+/// How it is mounted now.
+enum Mounted {
+    /// From the block device of this volume.
+    Device(Entry),
+    /// As a file system of Coulter's own, which is all said.
+    Files,
 }
 
 /// Says what was made, so that a mistyped name is noticed.

@@ -20,8 +20,8 @@ Examples:
   coulter move disk.img s3://bucket/vol
   coulter attach s3://bucket/vol --cache disk.img        on the other host")]
 pub(crate) struct Move {
-    /// Store, or cache, of the volume on this host
-    #[arg(value_name = "STORE")]
+    /// Store, or cache, of the volume on this host, or its name
+    #[arg(value_name = "STORE|NAME")]
     pub(crate) path: PathBuf,
 
     /// The volume's copy
@@ -31,7 +31,9 @@ pub(crate) struct Move {
 
 impl Move {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let path = crate::store::existing(&self.path)?;
+        let path = crate::store::find(&self.path, Some(state))?;
+        // A volume that cannot be moved stays attached.
+        moving::find_copy(&path, &self.copy.url)?;
         match state.find(&path.to_string_lossy()) {
             Ok(entry) => detach(state, &entry, false)?,
             Err(Error::State(StateError::NotAttached { .. })) => {}

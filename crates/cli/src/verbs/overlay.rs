@@ -4,9 +4,10 @@ mod detaching;
 mod hidden;
 mod marks;
 mod orphans;
+mod place;
 mod settling;
 
-use crate::error::CliError;
+use crate::error::{CliError, Error};
 use crate::format_store::{self, Target};
 use crate::opening::{CopyOptions, OpeningOptions};
 use crate::store;
@@ -44,13 +45,8 @@ use std::time::Instant;
 /// How many times what can be stored a store has addresses: files are remapped in windows of 2 MiB, of which
 /// few blocks may be there.
 const ADDRESSES_PER_BYTE: u64 = 16;
-/// Bytes of a new store at most, and share of the free space, unless somebody says otherwise.
-const STORE_SIZE_MAX: u64 = 8 << 30;
-const STORE_SHARE: u64 = 8;
 /// Links that a path may lead through.
 const LINKS_MAX: usize = 40;
-/// Bytes of the smallest store that is worth it.
-const STORE_SIZE_MIN: u64 = 256 << 20;
 
 /// Have random overwrites of a directory's files written in sequence.
 ///
@@ -230,7 +226,13 @@ pub(super) fn options_of(words: &[String]) -> Option<coulter_overlay::Options> {
 }
 
 impl Overlay {
-    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+    pub(crate) fn run(
+        &self,
+        state: impl Fn() -> Result<StateDirectory, Error>,
+    ) -> Result<(), CliError> {
+        if !nix::unistd::Uid::effective().is_root() {
+            return Err(CliError::needs_root("an overlay", "run it with sudo"));
+        }
         match (&self.verb, &self.attach) {
             (Some(OverlayVerb::Status(status)), _) => status.run(),
             (Some(OverlayVerb::Settle(settle)), _) => settle_all(&served(&settle.directory)?),
@@ -238,8 +240,8 @@ impl Overlay {
             (Some(OverlayVerb::ListOrphans(list)), _) => list.run(),
             (Some(OverlayVerb::AdoptOrphan(adopt)), _) => adopt.run(),
             (Some(OverlayVerb::Remap(remap)), _) => remap.run(),
-            (Some(OverlayVerb::Detach(detach)), _) => detach.run(state),
-            (None, Some(attach)) => attach.run(state),
+            (Some(OverlayVerb::Detach(detach)), _) => detach.run(&state()?),
+            (None, Some(attach)) => attach.run(&state()?),
             (None, None) => unreachable!("a directory or a verb is required"),
         }
     }
@@ -385,7 +387,7 @@ impl Attach {
             Some(path) => std::path::absolute(path).map_err(|e| CliError::io("find", path, e))?,
             None => hidden.own_store(),
         };
-        if self.store.is_some() && lies_in(&path, directory) {
+        if self.store.is_some() && place::lies_in(&path, directory) {
             let why = format!("its store {} lies in it, among the files", path.display());
             let help = "name another place with --store, or none: then it is hidden".to_owned();
             return Err(unfit(directory, why, help));
@@ -398,9 +400,9 @@ impl Attach {
         let size = match self.store_size {
             Some(size) => Some(size.0),
             None if is_disk => None,
-            None => Some(default_size(directory)?),
+            None => Some(place::default_size(directory)?),
         };
-        let space = size.map_or_else(|| disk_size(&path), Ok)? * ADDRESSES_PER_BYTE;
+        let space = size.map_or_else(|| place::disk_size(&path), Ok)? * ADDRESSES_PER_BYTE;
         let shape = Shape {
             size: None,
             store_size: size.map(Size),
@@ -489,34 +491,6 @@ fn is_ours(mount: &Mount) -> bool {
     mount.kind == "fuse.coulter"
 }
 
-/// Whether a file that need not be there lies in a directory or below it.
-fn lies_in(path: &Path, directory: &Path) -> bool {
-    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-    parent.is_some_and(|parent| parent.starts_with(directory))
-}
-
-fn disk_size(path: &Path) -> Result<u64, CliError> {
-    use std::io::{Seek, SeekFrom};
-    let failed = |source| CliError::io("look at", path, source);
-    File::open(path).and_then(|mut disk| disk.seek(SeekFrom::End(0))).map_err(failed)
-}
-
-fn default_size(directory: &Path) -> Result<u64, CliError> {
-    let found = nix::sys::statvfs::statvfs(directory)
-        .map_err(|errno| CliError::io("look at", directory, errno.into()))?;
-    let free = found.blocks_available() as u64 * found.fragment_size() as u64;
-    let size = (free / STORE_SHARE).min(STORE_SIZE_MAX) >> 20 << 20;
-    if size < STORE_SIZE_MIN {
-        let why = format!(
-            "there is too little room for a store: {} are free; --store puts it elsewhere, --store-size says \
-             how large it is to be",
-            Size(free)
-        );
-        return Err(told("cannot put an overlay over", directory, why));
-    }
-    Ok(size)
-}
-
 /// Writes what makes the new store one of this directory; gives back its identity.
 fn write_superblock(path: &Path, lower: &Directory) -> Result<[u8; 16], CliError> {
     let failed = |why: String| told("cannot make an overlay's store of", path, why);
@@ -585,9 +559,8 @@ fn take_dead_away(state: &StateDirectory, directory: &Path) -> Result<(), CliErr
 fn check_free(directory: &Path) -> Result<(), CliError> {
     match mount_at(directory)? {
         Some(mount) if is_ours(&mount) => {
-            let why = "one is over it already, or another mount of ours".to_owned();
-            let help = format!("see `coulter overlay status {}`", terminal::word(directory));
-            Err(unfit(directory, why, help))
+            let (why, help) = place::why_taken(directory);
+            Err(unfit(directory, why.to_owned(), help))
         }
         _ => Ok(()),
     }
@@ -626,6 +599,12 @@ fn served(directory: &Path) -> Result<PathBuf, CliError> {
     let (why, help) = match overlay::report(&path) {
         Ok(_) => return Ok(path),
         Err(error) if is_dead(&error) => ("its daemon was killed", "goes on where it was"),
+        Err(_) if mount_at(&path)?.is_some_and(|mount| is_ours(&mount)) => {
+            let why =
+                "no overlay is over it, but a Coulter file system is mounted there".to_owned();
+            let help = format!("`coulter status {}` shows what that does", terminal::word(&path));
+            return Err(told_with_help("cannot ask", &path, why, help));
+        }
         Err(_) => ("no overlay is over it", "puts one over it"),
     };
     let help = format!("`coulter overlay {}` {help}", terminal::word(&path));

@@ -176,7 +176,7 @@ fn print_facts(facts: &Facts) -> Result<(), CliError> {
 
 pub(super) fn verify(copy: &CopyName, json: bool) -> Result<(), CliError> {
     let bucket = copy.open()?;
-    let bar = terminal::progress("verifying", 1);
+    let bar = terminal::progress_of_count("verifying objects", 1);
     let progress = |done: usize, total: usize| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);

@@ -73,7 +73,7 @@ struct Salvaged<'a> {
 
 impl Salvage {
     pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
-        let path = store::existing(&self.path)?;
+        let path = store::find(&self.path, state)?;
         let mut blocks = LockedBlocks::open(&path, state)?;
         let size = salvage::volume_blocks(&mut blocks.blocks);
         let size = size.map_err(|error| self.failed(error))? * BLOCK_SIZE;
@@ -151,7 +151,7 @@ impl Salvage {
 }
 
 fn take(blocks: &mut LockedBlocks, image: &mut Image) -> Result<Outcome, SalvageError> {
-    let bar = terminal::progress("", 1);
+    let bar = terminal::progress_of_count("", 1);
     let mut phase = None;
     let mut show = |progress: Progress| {
         let what = match progress.phase {

@@ -1,6 +1,6 @@
 //! `coulter scrub`: every block of an attached volume is read and compared, while it is in use.
 
-use crate::error::{CliError, DaemonError};
+use crate::error::{CliError, DaemonError, DoorError, Error, StateError};
 use crate::interrupt::Interrupt;
 use crate::terminal::{self, BAD, GREEN};
 use clap::Args;
@@ -9,6 +9,7 @@ use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::scrub::{ScrubAction, ScrubFacts, Stage};
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_terminal::Size;
+use std::path::Path;
 use std::time::Duration;
 
 /// How often it is looked how far the scrub is.
@@ -60,7 +61,7 @@ pub(crate) struct Scrub {
 
 impl Scrub {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let entry = state.find(&self.volume)?;
+        let entry = state.find(&self.volume).map_err(|error| self.not_attached(error))?;
         let rate = self.rate.map(|rate| rate.bytes_per_second().unwrap_or(0));
         let action = match (self.status, self.stop) {
             (true, _) => ScrubAction::Tell,
@@ -81,6 +82,20 @@ impl Scrub {
             terminal::print(&facts.to_string())?;
         }
         refuse_damaged(&entry, &facts)
+    }
+}
+
+impl Scrub {
+    /// A store without a daemon is read by `check`.
+    fn not_attached(&self, error: Error) -> CliError {
+        let path = Path::new(&self.volume);
+        if !matches!(error, Error::State(StateError::NotAttached { .. }))
+            || !path.exists()
+            || path.is_dir()
+        {
+            return error.into();
+        }
+        DoorError::ScrubDetached { path: path.to_owned() }.into()
     }
 }
 

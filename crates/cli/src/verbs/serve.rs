@@ -1,7 +1,7 @@
 //! `coulter serve`: an NBD server or an NVMe/TCP target in the foreground.
 
 use crate::choices::named;
-use crate::error::{CliError, DaemonError};
+use crate::error::{CliError, DaemonError, DoorError};
 use crate::named_store;
 use crate::nvme_keys::{self, GROUPS};
 use crate::opening::OpeningOptions;
@@ -110,11 +110,11 @@ impl FromStr for NbdSocket {
 ///
 /// # Errors
 /// [`DaemonError::Remote`]. An address that cannot be looked up is refused later, with the reason.
-pub fn check_remote(address: &Address, allow_remote: bool) -> Result<(), CliError> {
+pub fn check_remote(address: &Address, allow_remote: bool, has_keys: bool) -> Result<(), CliError> {
     let Address::Tcp { host, port } = address else { return Ok(()) };
     let mut found = (host.as_str(), *port).to_socket_addrs().into_iter().flatten();
     if !allow_remote && found.any(|found| !found.ip().is_loopback()) {
-        return Err(DaemonError::Remote { address: address.to_string() }.into());
+        return Err(DaemonError::Remote { address: address.to_string(), has_keys }.into());
     }
     Ok(())
 }
@@ -123,7 +123,10 @@ impl Serve {
     fn point(&self) -> Result<Box<dyn Point>, CliError> {
         let allow_remote = self.allow_remote;
         if let Some(address) = &self.nvme {
-            check_remote(address, allow_remote || self.nvme_keys.is_some())?;
+            if let Address::Unix(_) = address {
+                return Err(DoorError::NvmeOverUnix { address: address.to_string() }.into());
+            }
+            check_remote(address, allow_remote || self.nvme_keys.is_some(), true)?;
             let keys = self.nvme_keys.as_deref().map(|path| nvme_keys::read(path, self.dh_group));
             return Ok(Box::new(NvmePlace {
                 address: address.clone(),
@@ -137,7 +140,7 @@ impl Serve {
         }
         match self.nbd.clone() {
             Some(NbdSocket::Address(address)) => {
-                check_remote(&address, allow_remote)?;
+                check_remote(&address, allow_remote, false)?;
                 Ok(Box::new(NbdServerPoint::at(address, allow_remote)))
             }
             Some(NbdSocket::Inherited) | None => Ok(Box::new(NbdServerPoint::Inherited)),
@@ -182,13 +185,14 @@ mod tests {
     #[test]
     fn an_address_that_others_reach_takes_another_command_line() {
         let check = |text: &str, allow| {
-            check_remote(&text.parse().expect("it is an address"), allow)
+            check_remote(&text.parse().expect("it is an address"), allow, false)
                 .map_err(|error| error.report())
         };
         for open in ["tcp:0.0.0.0:0", "tcp:[::]:0", "tcp:192.0.2.1:10809"] {
             let report = check(open, false).expect_err("others reach it");
             assert_eq!(report.exit_code, 2, "{open}");
             assert!(report.to_string().contains("--allow-remote"), "{report}");
+            assert!(!report.to_string().contains("NVMe"), "it is an NBD server: {report}");
             assert_eq!(check(open, true), Ok(()), "{open}");
         }
         for closed in ["tcp:127.0.0.1:0", "tcp:[::1]:0", "unix:/run/x.sock"] {

@@ -181,7 +181,10 @@ impl Create {
                 pin
             }
         };
-        terminal::print(&format!("{BOLD}{copy}{BOLD:#} keeps commit {}", pin.commit))?;
+        terminal::print(&format!(
+            "{BOLD}{copy}{BOLD:#} is the volume as of commit {}",
+            pin.commit
+        ))?;
         self.keep.map_or(Ok(()), |keep| prune(&CopyName { snapshot: None, ..copy }, &keep, false))
     }
 }

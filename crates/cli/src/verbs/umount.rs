@@ -1,7 +1,8 @@
 //! `coulter umount`: takes back what `mount` did.
 
-use crate::error::{CliError, DaemonError, Error, MountError, StateError};
+use crate::error::{CliError, DaemonError, DoorError, Error, MountError, StateError};
 use crate::file_system;
+use crate::verbs::list::mount_points;
 use clap::Args;
 use coulter_daemon::attach_point;
 use coulter_daemon::control::{self, Request};
@@ -10,7 +11,8 @@ use coulter_daemon::left_over;
 use coulter_daemon::points;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};
-use coulter_system::{dead_mounts, holders, mounts};
+use coulter_system::mounts::{self, Mount};
+use coulter_system::{dead_mounts, holders};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,25 +25,21 @@ const HELD_PAUSE: Duration = Duration::from_millis(50);
 /// Unmount a file system and detach its volume.
 ///
 /// Refused while processes use its files; the error names them. The volume stays attached if it is
-/// mounted elsewhere too.
+/// mounted elsewhere too, and of a bind mount only that is unmounted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter umount /mnt")]
+  coulter umount /mnt
+  coulter umount disk                      by name")]
 pub(crate) struct Umount {
-    /// Directory that the file system is mounted on
-    #[arg(value_name = "DIR")]
+    /// Directory that the file system is mounted on, or the name of a volume that is mounted once
+    #[arg(value_name = "DIR|NAME")]
     pub(crate) directory: PathBuf,
 }
 
 impl Umount {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        // A dead daemon's file system cannot be looked at, only its path be normalised.
-        let directory = match self.directory.canonicalize() {
-            Ok(directory) => directory,
-            Err(_) => std::path::absolute(&self.directory)
-                .map_err(|source| CliError::io("find", &self.directory, source))?,
-        };
+        let directory = self.mount_point(state)?;
         let proc_failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         let mount = mounts::mount_at(&directory).map_err(proc_failed)?;
         if let Some(entry) = fs_entry(state, &directory)? {
@@ -62,6 +60,9 @@ impl Umount {
         }
         let not_ours = |source| MountError::NotOurMount { directory: directory.clone(), source };
         let Some(mount) = mount else { return Err(not_ours(None).into()) };
+        if is_bound(state, &mount)? {
+            return file_system::unmount(&directory);
+        }
         let entry = entry_of(state, &mount.source)?;
         if entry.is_none() && !left_over::is_left_over(state, &mount.source) {
             // Another command may have unmounted it, and detached its volume, since it was read.
@@ -106,6 +107,39 @@ pub(super) fn check_only_there(directory: &Path) -> Result<(), CliError> {
         std::thread::sleep(HELD_PAUSE);
     };
     Err(MountError::MountBusy { directory: directory.to_owned(), holders }.into())
+}
+
+impl Umount {
+    /// The directory to unmount, absolute.
+    fn mount_point(&self, state: &StateDirectory) -> Result<PathBuf, CliError> {
+        // A dead daemon's file system cannot be looked at, only its path be normalised.
+        let directory = match self.directory.canonicalize() {
+            Ok(directory) => directory,
+            Err(_) => std::path::absolute(&self.directory)
+                .map_err(|source| CliError::io("find", &self.directory, source))?,
+        };
+        let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
+        if mounts::mount_at(&directory).map_err(failed)?.is_some() {
+            return Ok(directory);
+        }
+        let named = self.directory.to_str().and_then(|name| state.find(name).ok());
+        match named.map(|entry| (mount_points(&entry), entry)) {
+            Some((points, _)) if points.len() == 1 => Ok(points[0].clone()),
+            Some((directories, entry)) if directories.len() > 1 => {
+                Err(DoorError::MountedOften { name: entry.name, directories }.into())
+            }
+            Some((_, entry)) => Err(DoorError::NotMounted { name: entry.name }.into()),
+            None => Ok(directory),
+        }
+    }
+}
+
+/// True of a mount of a part of a Coulter file system or overlay: its daemon goes on without it.
+fn is_bound(state: &StateDirectory, mount: &Mount) -> Result<bool, CliError> {
+    let serves = |entry: &Entry| {
+        points::gives_directory(entry) && entry.store == mount.source && state.is_alive(entry)
+    };
+    Ok(mount.kind == "fuse.coulter" && state.entries()?.iter().any(serves))
 }
 
 /// The entry of the volume whose own file system is mounted there.

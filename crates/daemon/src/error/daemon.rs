@@ -3,7 +3,7 @@
 use crate::degraded;
 use crate::state::Entry;
 use crate::store_fate::StoreFate;
-use coulter_terminal::{Report, Size, fault, usage};
+use coulter_terminal::{self as terminal, Report, Size, fault, usage};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,8 @@ pub enum DaemonError {
     ViaUnavailable { via: &'static str, reason: String },
     /// The attach point could not be set up.
     Attach { store: PathBuf, reason: String },
+    /// The volume holds no file system of Coulter's own.
+    NoFiles { store: PathBuf, reason: String },
     /// The device is gone, and what hosts had written last may be.
     Unflushed { name: String, device: String, reason: String },
     /// A volume can do less than it was attached for.
@@ -61,8 +63,10 @@ pub enum DaemonError {
     /// A device would outlive a daemon that acknowledges from memory: this one, which waits for one, or one
     /// that was asked for.
     BufferedOutlived { device: Option<String> },
-    /// Other machines would reach the server.
-    Remote { address: String },
+    /// Other machines would reach the server; `has_keys` if its clients could be asked for keys.
+    Remote { address: String, has_keys: bool },
+    /// A server could not listen.
+    Listen { address: String, reason: String, help: Option<String> },
     /// The port for metrics cannot be had.
     Metrics { address: SocketAddr, reason: String, fault: MetricsFault },
     /// The daemon was killed some time ago.
@@ -146,6 +150,7 @@ impl DaemonError {
             DaemonError::Attach { store, reason } => {
                 fault(format!("cannot serve {}", store.display())).why(reason.as_str())
             }
+            DaemonError::NoFiles { store, reason } => no_files(store, reason),
             DaemonError::Unflushed { name, device, reason } => {
                 fault(format!("'{name}' is detached, but its last writes are not durable"))
                     .why(format!("{device} could not be flushed: {reason}"))
@@ -182,7 +187,7 @@ impl DaemonError {
             .help(format!(
                 "first run `coulter attach --recover {}`, which loses nothing; --force fails \
                          the I/O that waits",
-                store.display()
+                terminal::word(store)
             )),
             DaemonError::Daemon(report) => report.clone(),
             DaemonError::DaemonDied { directory, how } => {
@@ -247,12 +252,12 @@ impl DaemonError {
                         None => "let --via auto choose",
                     })
             }
-            DaemonError::Remote { address } => usage(format!("will not listen on {address}"))
-                .why("other machines could reach it, and no client would need a password")
-                .help(
-                    "choose an address of the loopback, such as 127.0.0.1, give NVMe hosts keys by \
-                     --nvme-keys, or add --allow-remote",
-                ),
+            DaemonError::Remote { address, has_keys } => remote(address, *has_keys),
+            DaemonError::Listen { address, reason, help } => {
+                fault(format!("cannot listen on {address}"))
+                    .why(reason.as_str())
+                    .maybe_help(help.as_ref())
+            }
             DaemonError::Metrics { address, reason, fault: at } => {
                 let what = format!("cannot offer metrics at {address}");
                 let report = match at {
@@ -289,23 +294,46 @@ impl DaemonError {
                     .help("wait until `coulter list` does not show it any more; its log tells more")
             }
             DaemonError::DaemonSilent { name, pid, is_stopped, is_store_deleted } => {
-                let report =
-                    fault(format!("the daemon of '{name}' (process {pid}) does not answer"));
-                match (is_stopped, is_store_deleted) {
-                    (true, _) => report
-                        .why("it was stopped, by a signal or a debugger")
-                        .help(format!("let it go on with `kill -CONT {pid}`")),
-                    (false, true) => report.help(
-                        "do not end it: its store was deleted, and all that it holds would be gone. Look at its \
-                         log: it may wait for the disk below, and goes on when that does",
-                    ),
-                    (false, false) => report.help(format!(
-                        "look at its log: it may wait for the disk below, and goes on when that does. Only if it \
-                         never does: `kill {pid}`, and `kill -9 {pid}` after that; what was flushed is safe"
-                    )),
-                }
+                silent(name, *pid, *is_stopped, *is_store_deleted)
             }
         }
+    }
+}
+
+fn remote(address: &str, has_keys: bool) -> Report {
+    let keys = if has_keys { ", give NVMe hosts keys by --nvme-keys" } else { "" };
+    usage(format!("will not listen on {address}"))
+        .why("other machines could reach it, and no client would need a password")
+        .help(format!(
+            "choose an address of the loopback, such as tcp:127.0.0.1:0{keys}; or, on a network where \
+             each machine may read and write the volume, add --allow-remote"
+        ))
+}
+
+fn no_files(store: &Path, reason: &str) -> Report {
+    let word = terminal::word(store);
+    fault(format!("cannot mount {}", store.display()))
+        .why(format!("its volume holds no file system of Coulter ({reason})"))
+        .help(format!(
+            "if it holds another one, `coulter mount {word} DIR` mounts that; `coulter fs create` \
+             makes a new store with a Coulter file system"
+        ))
+}
+
+fn silent(name: &str, pid: u32, is_stopped: bool, is_store_deleted: bool) -> Report {
+    let report = fault(format!("the daemon of '{name}' (process {pid}) does not answer"));
+    match (is_stopped, is_store_deleted) {
+        (true, _) => report
+            .why("it was stopped, by a signal or a debugger")
+            .help(format!("let it go on with `kill -CONT {pid}`")),
+        (false, true) => report.help(
+            "do not end it: its store was deleted, and all that it holds would be gone. Look at its \
+             log: it may wait for the disk below, and goes on when that does",
+        ),
+        (false, false) => report.help(format!(
+            "look at its log: it may wait for the disk below, and goes on when that does. Only if it \
+             never does: `kill {pid}`, and `kill -9 {pid}` after that; what was flushed is safe"
+        )),
     }
 }
 

@@ -1,29 +1,36 @@
 //! About opening and closing the stores that are served.
 
-use coulter_terminal::{Report, fault, usage};
-use std::path::PathBuf;
+use coulter_terminal::{self as terminal, Report, fault, usage};
+use std::path::{Path, PathBuf};
+
+/// When a volume cannot be of a size.
+const ANOTHER_SIZE: &str = "name another --size, or none: then it is as large as the store allows";
 
 /// About opening and closing stores.
 #[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what its name says of its variant")]
 pub enum OpenError {
-    /// Somebody else has the store; as the volume of that name, if it is one of ours.
-    InUse { path: PathBuf, reason: String, name: Option<String> },
+    /// Another program has the store; the command that takes it from a daemon of ours.
+    InUse { path: PathBuf, reason: String, remedy: Option<String> },
     /// There is nothing at a path where only devices are.
     DeviceMissing { path: PathBuf },
     /// A symbolic link that leads to nothing.
     LinkToNothing { path: PathBuf, target: PathBuf },
     /// A path that is no text, where text is needed.
     PathNotText { path: PathBuf },
-    /// There is no store to open at that path.
-    StoreMissing { path: PathBuf },
+    /// There is no store at that path; `make` is the command that makes one, where that would do.
+    StoreMissing { path: PathBuf, make: Option<&'static str> },
     /// The library refused to open a store.
     Refused { path: PathBuf, reason: String },
     /// There is no store in a file, nor anything else.
     Blank { path: PathBuf },
     /// There is no store in a file or on a disk, but something else.
     HoldsOther { path: PathBuf, what: &'static str },
+    /// Neither a file nor a disk.
+    NoStorePath { path: PathBuf },
+    /// A file that is too small for a store.
+    NoStore { path: PathBuf, size: u64 },
     /// A file without a byte.
     Empty { path: PathBuf },
     /// Its copy cannot be kept.
@@ -32,6 +39,8 @@ pub enum OpenError {
     NotCached { path: PathBuf, url: String, reason: String, help: &'static str },
     /// A cache in which something is still missing.
     CacheIncomplete { path: PathBuf },
+    /// There is no copy to hand a volume over by.
+    NoCopy { path: PathBuf, url: String, reason: String },
     /// The bucket for its copy cannot be opened.
     NoBucket { path: PathBuf, url: String, reason: String },
     /// A store was closed in order, and its copy could not be brought up to date.
@@ -48,7 +57,7 @@ impl OpenError {
         match self {
             OpenError::NotGrown { path, reason, is_usage } => {
                 let what = format!("cannot let {} grow", path.display());
-                let report = if *is_usage { usage(what) } else { fault(what) };
+                let report = if *is_usage { usage(what).help(ANOTHER_SIZE) } else { fault(what) };
                 report.why(reason.as_str())
             }
             OpenError::PathNotText { path } => usage(format!("cannot serve {}", path.display()))
@@ -65,32 +74,31 @@ impl OpenError {
                     ))
                     .help("name the file itself, or make the link lead to it")
             }
-            OpenError::StoreMissing { path } => fault(format!("cannot open {}", path.display()))
-                .why("there is no such file or disk")
-                .help(format!("make a store with `coulter create {} --size 10G`", path.display())),
-            OpenError::Refused { path, reason } | OpenError::InUse { path, reason, name: None } => {
-                fault(format!("cannot open {}", path.display())).why(reason.as_str())
+            OpenError::StoreMissing { path, make } => missing(path, *make),
+            OpenError::Refused { path, reason }
+            | OpenError::InUse { path, reason, remedy: None } => {
+                cannot_open(path).why(reason.as_str())
             }
-            OpenError::InUse { path, reason, name: Some(name) } => {
-                fault(format!("cannot open {}", path.display()))
-                    .why(reason.as_str())
-                    .help(format!("first run `coulter detach {name}`"))
-            }
-            OpenError::Blank { path } => fault(format!("cannot open {}", path.display()))
+            OpenError::InUse { path, reason, remedy: Some(remedy) } => cannot_open(path)
+                .why(reason.as_str())
+                .help(format!("first run `{remedy}`")),
+            OpenError::NoStorePath { path } => no_store_path(path),
+            OpenError::NoStore { path, size } => cannot_open(path)
+                .why(format!("there is no store here: it has only {size} bytes"))
+                .help("check the path"),
+            OpenError::NoCopy { path, url, reason } => no_copy(path, url, reason),
+            OpenError::Blank { path } => cannot_open(path)
                 .why("there is no store here: the file holds nothing but zeros")
-                .help(format!("`coulter create {}` makes one", path.display())),
-            OpenError::HoldsOther { path, what } => fault(format!(
-                "cannot open {}",
-                path.display()
-            ))
+                .help(format!("`coulter create {}` makes one", terminal::word(path))),
+            OpenError::HoldsOther { path, what } => cannot_open(path)
             .why(format!("there is no store here: it holds {what}"))
             .help(
                 "check that the path is right; if a store was here and was overwritten, restore it \
                      from a backup",
             ),
-            OpenError::Empty { path } => fault(format!("cannot open {}", path.display()))
+            OpenError::Empty { path } => cannot_open(path)
                 .why("there is no store here: it is empty")
-                .help(format!("`coulter create {} --size 10G` makes one", path.display())),
+                .help(format!("`coulter create {} --size 10G` makes one", terminal::word(path))),
             OpenError::NotReplicated { path, url, reason } => fault(format!(
                 "cannot replicate {} to {url}",
                 path.display()
@@ -114,11 +122,11 @@ impl OpenError {
                     .why(reason.as_str())
                     .help(*help)
             }
-            OpenError::CacheIncomplete { path } => fault(format!("cannot open {}", path.display()))
+            OpenError::CacheIncomplete { path } => cannot_open(path)
                 .why("it is a cache in which a part of its volume is still missing")
                 .help(format!(
                     "attach the volume with it: `coulter attach URL --cache {}`",
-                    path.display()
+                    terminal::word(path)
                 )),
             OpenError::NoBucket { path, url, reason } => fault(format!(
                 "cannot replicate {} to {url}",
@@ -133,4 +141,35 @@ impl OpenError {
             }
         }
     }
+}
+
+fn cannot_open(path: &Path) -> Report {
+    fault(format!("cannot open {}", path.display()))
+}
+
+fn missing(path: &Path, make: Option<&'static str>) -> Report {
+    match make {
+        None => cannot_open(path)
+            .why("there is no such file or disk, and no volume of that name is attached")
+            .help("check the path; `coulter list` shows the names of what is attached"),
+        Some(make) => cannot_open(path).why("there is no such file or disk").help(format!(
+            "check the path; `{make} {} --size 10G` makes a new one",
+            terminal::word(path)
+        )),
+    }
+}
+
+fn no_store_path(path: &Path) -> Report {
+    usage(format!("cannot open {}", path.display()))
+        .why(match path.is_dir() {
+            true => "it is a directory, and nothing of Coulter is mounted on it",
+            false => "it is neither a file nor a block device",
+        })
+        .help("name the file or disk of a store")
+}
+
+fn no_copy(path: &Path, url: &str, reason: &str) -> Report {
+    fault(format!("cannot move {} by {url}", path.display()))
+        .why(reason)
+        .help("check the URL; `coulter replicate NAME URL` makes a copy first")
 }

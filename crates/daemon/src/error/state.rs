@@ -1,6 +1,6 @@
 //! About the state directory and the names of volumes.
 
-use coulter_terminal::{Report, fault, usage};
+use coulter_terminal::{self as terminal, Report, fault, usage};
 use std::path::PathBuf;
 
 /// About the state directory and the names of volumes.
@@ -73,13 +73,10 @@ impl StateError {
                     .help("end the command that is stopped, or continue it")
             }
             StateError::NotAttached { name, attached } => {
-                let why = match attached.as_slice() {
-                    [] => "nothing is attached".to_owned(),
-                    names => format!("attached are: {}", names.join(", ")),
-                };
-                fault(format!("'{name}' is not attached"))
-                    .why(why)
-                    .help("name a volume, its store or its device; `coulter list` shows them")
+                fault(format!("'{name}' is not attached")).why(what_is(attached)).help(
+                    "name a volume, its store, its device or its directory; `coulter list` shows \
+                     them",
+                )
             }
             StateError::StoreReplaced { name, store, is_deleted } => {
                 fault(format!("{} is not the file that is attached", store.display()))
@@ -109,16 +106,27 @@ impl StateError {
                     .help(format!("use it there, or first run `coulter detach {name}`"))
             }
             StateError::DeviceWaits { store, name, device } => {
-                let path = store.display();
+                let path = terminal::word(store);
                 let why = format!("its daemon has ended, and {device} waits for a new one");
                 let copy = crate::replication::remembered(store);
                 let copy = copy.map(|words| format!(" {words}")).unwrap_or_default();
                 let recover = format!("`coulter attach --recover {path}{copy}` serves it again");
-                fault(format!("{path} has a device already")).why(why).help(match name {
+                let what = format!("{} has a device already", store.display());
+                fault(what).why(why).help(match name {
                     Some(name) => format!("{recover}; `coulter detach {name}` gives it up"),
                     None => recover,
                 })
             }
         }
+    }
+}
+
+fn what_is(attached: &[String]) -> String {
+    match attached {
+        [] if !nix::unistd::Uid::effective().is_root() => {
+            "nothing is attached; volumes of other users, root included, are not seen".to_owned()
+        }
+        [] => "nothing is attached".to_owned(),
+        names => format!("attached are: {}", names.join(", ")),
     }
 }

@@ -1,22 +1,31 @@
 //! The file system on the volume, mounted; or an overlay over a directory.
 
 use super::{Gives, Ground, Kind, Point, takes_root};
-use crate::error::Error;
+use crate::error::{DaemonError, Error};
 use crate::state::{Entry, StateDirectory};
 use coulter::service::{BLOCK_SIZE, BlockService};
-use coulter_attach::fuse::files::{FilesMount, MountOptions};
+use coulter_attach::fuse::files::{FilesMount, MountError, MountOptions};
 use coulter_attach::point::AttachPoint;
 use coulter_system::{dead_mounts, mounts};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Its kind.
+/// Its kind: a directory with files.
 #[derive(Debug)]
-pub struct Fs;
+pub struct DirectoryKind {
+    word: &'static str,
+}
 
-impl Kind for Fs {
+impl DirectoryKind {
+    /// See [`crate::state::Via::FS`].
+    pub const FS: DirectoryKind = DirectoryKind { word: "fs" };
+    /// See [`crate::state::Via::OVERLAY`].
+    pub const OVERLAY: DirectoryKind = DirectoryKind { word: "overlay" };
+}
+
+impl Kind for DirectoryKind {
     fn word(&self) -> &'static str {
-        "fs"
+        self.word
     }
 
     fn gives(&self) -> Gives {
@@ -75,7 +84,10 @@ pub struct FsOptions {
 
 impl Point for FsPoint {
     fn kind(&self) -> &'static dyn Kind {
-        &Fs
+        match self.options.overlay {
+            None => &DirectoryKind::FS,
+            Some(_) => &DirectoryKind::OVERLAY,
+        }
     }
 
     fn start(
@@ -88,7 +100,14 @@ impl Point for FsPoint {
             None => FilesMount::mount(&*service, directory, &options),
             Some(overlay) => FilesMount::mount_overlay(&*service, directory, &options, overlay),
         };
-        Ok(Box::new(mount.map_err(|error| ground.failed(error))?))
+        let mount = mount.map_err(|error| match error {
+            MountError::NoFileSystem(corrupt) => {
+                let store = ground.entry.store.clone();
+                DaemonError::NoFiles { store, reason: corrupt.to_string() }.into()
+            }
+            error => ground.failed(error),
+        })?;
+        Ok(Box::new(mount))
     }
 }
 
@@ -108,7 +127,7 @@ impl FsPoint {
 }
 
 /// Whether the file system of this entry's store is what is mounted there.
-fn is_mounted(entry: &Entry, directory: &Path) -> bool {
+pub fn is_mounted(entry: &Entry, directory: &Path) -> bool {
     let mount = mounts::mount_at(directory).ok().flatten();
     mount.is_some_and(|mount| mount.kind == "fuse.coulter" && mount.source == entry.store)
 }

@@ -16,7 +16,7 @@ mod nvme_server;
 mod ublk;
 mod visitors;
 
-pub use fs::{Fs, FsOptions, FsPoint};
+pub use fs::{DirectoryKind, FsOptions, FsPoint, is_mounted};
 pub use loop_device::{Loop, release_leftovers};
 pub use nbd::Nbd;
 pub use nbd_server::{NbdServer, NbdServerPoint, connect};
@@ -29,6 +29,7 @@ use crate::error::{DaemonError, Error, StateError};
 use crate::opening::Acknowledge;
 use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
+use coulter_attach::net::{Address, ServeError};
 use coulter_attach::point::AttachPoint;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -37,7 +38,16 @@ use std::sync::Arc;
 
 /// All of them. `--via auto` takes the first that it may and that can be had; the command line lists those
 /// that need no more than their word, in this order.
-pub const KINDS: [&dyn Kind; 7] = [&Ublk, &Nbd, &Loop, &Nvme, &NbdServer, &NvmeServer, &Fs];
+pub const KINDS: [&dyn Kind; 8] = [
+    &Ublk,
+    &Nbd,
+    &Loop,
+    &Nvme,
+    &NbdServer,
+    &NvmeServer,
+    &DirectoryKind::FS,
+    &DirectoryKind::OVERLAY,
+];
 
 /// What the host gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,6 +227,32 @@ impl Ground<'_> {
         DaemonError::Attach { store: self.entry.store.clone(), reason: reason.to_string() }.into()
     }
 
+    /// Why a server does not listen, with what to do about it.
+    fn not_served(&self, error: ServeError) -> Error {
+        let ServeError::Bind { address, source } = error else { return self.failed(error) };
+        let help = match (&address, source.raw_os_error()) {
+            (Address::Unix(path), Some(libc::EADDRINUSE)) => Some(format!(
+                "another server listens there: choose another path, or end that and remove {}",
+                coulter_terminal::word(path)
+            )),
+            (Address::Unix(_), None) => Some("choose another path".to_owned()),
+            (Address::Unix(path), _) => coulter_terminal::help_on(&source, path),
+            (Address::Tcp { .. }, Some(libc::EADDRINUSE)) => Some(
+                "choose another port, as another program listens there; 0 is a free one".into(),
+            ),
+            (Address::Tcp { .. }, Some(libc::EADDRNOTAVAIL)) => Some(
+                "`ip address` shows the addresses of this machine; tcp:127.0.0.1:0 always works"
+                    .to_owned(),
+            ),
+            (Address::Tcp { .. }, Some(libc::EACCES)) => {
+                Some("take a port above 1023, or run it as root".to_owned())
+            }
+            (Address::Tcp { .. }, _) => Some("check the name of the host".to_owned()),
+        };
+        let (address, reason) = (address.to_string(), coulter_terminal::reason_of(&source));
+        DaemonError::Listen { address, reason, help }.into()
+    }
+
     fn device_waits(&self, device: &Path) -> Error {
         let (store, device) = (self.entry.store.clone(), device.display().to_string());
         StateError::DeviceWaits { store, name: None, device }.into()
@@ -241,6 +277,11 @@ pub fn gives_device(entry: &Entry) -> bool {
 /// Whether `entry` is a directory of files.
 pub fn gives_directory(entry: &Entry) -> bool {
     of(entry).gives() == Gives::Directory
+}
+
+/// True if `entry` is the store of an overlay.
+pub fn is_overlay(entry: &Entry) -> bool {
+    entry.via == Via::OVERLAY
 }
 
 /// Whether `entry` is a directory of files at `directory`.

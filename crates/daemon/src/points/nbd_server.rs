@@ -84,7 +84,7 @@ impl Point for NbdServerPoint {
         let (export, options) = shown(ground.entry, service);
         let options = ServerOptions { allow_remote, ..options };
         let server = Server::start(&address, vec![export], options);
-        Ok(Box::new(server.map_err(|error| ground.failed(error))?))
+        Ok(Box::new(server.map_err(|error| ground.not_served(error))?))
     }
 
     fn resume(

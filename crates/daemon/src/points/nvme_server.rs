@@ -62,7 +62,7 @@ impl Point for NvmePlace {
         let disks = vec![self.disk(ground.entry, service)];
         let target = Target::start(&self.address, disks, options(ground.state, self))
             .and_then(|target| NvmeTarget::with_discovery(ground.state, self, target));
-        Ok(Box::new(target.map_err(|error| ground.failed(error))?))
+        Ok(Box::new(target.map_err(|error| ground.not_served(error))?))
     }
 
     fn resume(
@@ -74,7 +74,7 @@ impl Point for NvmePlace {
         let disks = vec![self.disk(ground.entry, service)];
         let target = Target::resume(descriptor, disks, options(ground.state, self))
             .and_then(|target| NvmeTarget::with_discovery(ground.state, self, target));
-        Ok(Box::new(target.map_err(|error| ground.failed(error))?))
+        Ok(Box::new(target.map_err(|error| ground.not_served(error))?))
     }
 }
 

@@ -4,7 +4,7 @@
 //! for it. Rows whose magic is short carry a check of their surroundings, so that random data is
 //! not taken for a file system once in 65,536 times.
 
-use super::{Ends, Signature};
+use super::{COULTER_FILES, COULTER_OVERLAY, Ends, Signature};
 
 /// Where a magic lies.
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +178,8 @@ pub(super) const ROWS: &[Row] = &[
     start("a tar archive", 0x101, b"ustar"),
     start("a PDF document", 0, b"%PDF-"),
     start("an ELF program", 0, b"\x7fELF"),
+    start(COULTER_FILES, 0, &coulter_format::files::superblock::MAGIC),
+    start(COULTER_OVERLAY, 0, &coulter_format::overlay::MAGIC),
 ];
 
 /// Block size up to 64 KiB and a revision that exists.

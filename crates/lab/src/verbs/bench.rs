@@ -529,7 +529,7 @@ impl FragmentationBench {
 /// A bar on a terminal, and where its progress is reported to.
 pub(crate) fn progress_bar(name: &'static str) -> (ProgressBar, Progress) {
     const STEPS: f64 = 1000.0;
-    let bar = terminal::progress(name, STEPS as u64);
+    let bar = terminal::progress_of_count(name, STEPS as u64);
     let shown = bar.clone();
     let progress = Progress::to(move |step, share| {
         shown.set_message(step.to_owned());

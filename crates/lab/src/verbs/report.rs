@@ -81,7 +81,7 @@ impl Report {
                 made => made.map_err(|error| LabError::io("make", parts, error))?,
             }
         }
-        let bar = terminal::progress("report", experiments.len() as u64);
+        let bar = terminal::progress_of_count("report", experiments.len() as u64);
         let mut outcomes = Vec::with_capacity(experiments.len());
         for experiment in experiments {
             bar.set_message(experiment.id.to_owned());

@@ -130,7 +130,7 @@ impl Sim {
     }
 
     fn run_seeds(&self, interrupt: &Interrupt) -> Result<(), LabError> {
-        let bar = terminal::progress("simulating", self.seeds);
+        let bar = terminal::progress_of_count("simulating", self.seeds);
         let (start, mut latest) = (Instant::now(), self.first);
         let seeds = self.first..self.first + self.seeds;
         let total = lives::run_seeds(seeds, 1, |seed, total| {
@@ -202,7 +202,7 @@ impl Sim {
     }
 
     fn search(&self, interrupt: &Interrupt) -> Result<(), LabError> {
-        let bar = terminal::progress("crash points", self.points);
+        let bar = terminal::progress_of_count("crash points", self.points);
         let start = Instant::now();
         let (mut failure, mut length_max, mut current) = (None, 0, Vec::new());
         let mut total = Tried::default();

@@ -66,7 +66,14 @@ impl Salvage {
         }
         let volume = open(&self.path, state)?;
         let blocks = volume.size() / BLOCK_SIZE as u64;
-        self.extract(&mut |block| read_block(&volume, block), blocks)
+        let bar = terminal::progress_of_reads("taking out files");
+        let mut read = |block| {
+            bar.inc(BLOCK_SIZE as u64);
+            read_block(&volume, block)
+        };
+        let extracted = self.extract(&mut read, blocks);
+        bar.finish_and_clear();
+        extracted
     }
 
     fn prepare(&self) -> Result<(), CliError> {

@@ -53,7 +53,7 @@ pub(super) struct AdoptOrphan {
     directory: PathBuf,
 
     /// Number of the orphan in `list-orphans`
-    #[arg(value_name = "NUMBER")]
+    #[arg(value_name = "NUMBER", value_parser = parse_number)]
     record: u32,
 
     /// File in the directory that gets the blocks
@@ -89,6 +89,10 @@ struct Orphan {
 struct Listed {
     orphans: Vec<Orphan>,
     next: Option<u32>,
+}
+
+fn parse_number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "it is no number of `coulter overlay list-orphans`".to_owned())
 }
 
 fn orphans(directory: &Path) -> Result<Vec<Orphan>, CliError> {

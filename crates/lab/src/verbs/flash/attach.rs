@@ -299,7 +299,7 @@ impl FlashAttach {
 
 impl FlashServe {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), LabError> {
-        check_remote(&self.nbd, self.allow_remote)?;
+        check_remote(&self.nbd, self.allow_remote, false)?;
         let point = NbdServerPoint::at(self.nbd.clone(), self.allow_remote);
         let job = self.emulation.job(Box::new(point))?;
         let facts = service::run(state, job, &mut |entry| Ok(tell(entry, self.json)?))?;
