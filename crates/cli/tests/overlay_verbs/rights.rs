@@ -6,7 +6,6 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
 
 /// What the mount of an overlay or a file system of Coulter's understands.
 const SYNC: libc::Ioctl = 0x4301;
