@@ -221,7 +221,7 @@ impl FilesMount {
         let watched = blocks.then(|| mount.mount_point.clone());
         let work = move |session, place| {
             // Without a thread for it the mount is served all the same.
-            let _watchdog = watched.map(|at| Watchdog::of_this_thread(at));
+            let _watchdog = watched.map(Watchdog::of_this_thread);
             Pump::new(device, stop_for_pump, session, place, files(), writes_back, told).run();
         };
         let hosted = if blocks {
