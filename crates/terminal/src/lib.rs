@@ -86,7 +86,8 @@ fn told(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        plain += part.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(')');
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        plain += rest.strip_prefix(')').unwrap_or(rest);
     }
     shown(&plain)
 }
@@ -293,7 +294,7 @@ mod tests {
             ("/srv/日本", "/srv/日本"),
             ("/srv/my data", "'/srv/my data'"),
             ("/srv/a'b$c", r"'/srv/a'\''b$c'"),
-            ("/srv/a\nb", r"$'/srv/a\u000ab'"),
+            ("/srv/a\nb", r"$'/srv/a\nb'"),
             ("", "''"),
         ];
         for (path, expected) in cases {

@@ -152,7 +152,7 @@ impl Mount {
             log::warn!(error:%; "cannot take the attachment back");
         }
         match mounted {
-            Ok(()) => Ok(Mounted::Device(entry)),
+            Ok(()) => Ok(Mounted::Device(Box::new(entry))),
             Err(CliError::Door(DoorError::HoldsFiles { .. })) if attached_here => {
                 self.as_files(directory)?.run(state)?;
                 Ok(Mounted::Files)
@@ -407,7 +407,7 @@ impl Mount {
 /// How it is mounted now.
 enum Mounted {
     /// From the block device of this volume.
-    Device(Entry),
+    Device(Box<Entry>),
     /// As a file system of Coulter's own, which is all said.
     Files,
 }
