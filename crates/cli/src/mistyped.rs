@@ -231,7 +231,7 @@ mod tests {
             ("fs umount /mnt", "coulter umount DIR"),
             ("fs list", "coulter list"),
             ("overlay umount /mnt", "coulter umount DIR"),
-            ("overlay list", "coulter list"),
+            ("overlay list a", "coulter list"),
             ("overlay frobnicate /mnt", "the verbs are status, settle"),
         ] {
             let said = said(line);

@@ -395,7 +395,8 @@ fn detach_waits_for_a_client_to_go_or_for_force() {
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     let client = UnixStream::connect(sandbox.path("state/disk.nbd")).expect("it listens");
     wait_until("the client is let in", || {
-        fs::read_to_string(sandbox.path("state/disk.log")).is_ok_and(|log| log.contains("client=1"))
+        fs::read_to_string(sandbox.path("state/disk.log"))
+            .is_ok_and(|log| log.contains("connection=1"))
     });
     let error = sandbox.fails(1, &["detach", "disk"]);
     assert!(error.contains("NBD client"), "{error}");

@@ -158,7 +158,7 @@ fn odd_words_in_place_of_volumes_are_told_apart() {
     fs::write(sandbox.path("text"), "no store").expect("there is room");
     is_told(&sandbox, 1, &["replicate", "text", &url_of(&sandbox, "new")], "text");
     fs::create_dir(sandbox.path("folder")).expect("there is room");
-    is_told(&sandbox, 1, &["replicate", "folder", &url_of(&sandbox, "new")], "folder");
+    is_told(&sandbox, 2, &["replicate", "folder", &url_of(&sandbox, "new")], "folder");
 }
 
 /// Each kind of object: of another version, cut short, of another kind, and gone.

@@ -42,7 +42,7 @@ fn mount_takes_a_coulter_file_system_and_every_verb_its_name_or_its_directory() 
         let error = sandbox.fails(1, &["grow", name, "--size", "1G"]);
         assert!(error.contains("is mounted on") && error.contains("coulter umount"), "{error}");
         let error = sandbox.fails(1, &["export", name, "out.img"]);
-        assert!(error.contains("coulter detach files"), "{name}: {error}");
+        assert!(error.contains("coulter umount"), "{name}: {error}");
     }
     sandbox.ok(&["umount", "files"]);
     sandbox.ok(&["mount", "files.img", "mnt"]);

@@ -160,9 +160,13 @@ pub fn naming_volume(error: Error, path: &Path, state: Option<&StateDirectory>) 
 }
 
 fn attached_as(path: &Path, state: Option<&StateDirectory>) -> Option<Entry> {
-    let path = path.canonicalize().ok()?;
+    let found = path.canonicalize();
     let attached = state.and_then(|state| state.attached().ok()).unwrap_or_default();
-    attached.into_iter().find(|entry| entry.is_of(&path) == Some(true))
+    // The store of an overlay lies below its mount, where it cannot be looked at.
+    let is_it = |entry: &Entry| {
+        entry.store == path || found.as_ref().is_ok_and(|found| entry.is_of(found) == Some(true))
+    };
+    attached.into_iter().find(is_it)
 }
 
 fn in_use_as(path: &Path, entry: Entry) -> Error {

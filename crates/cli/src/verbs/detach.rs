@@ -1,5 +1,6 @@
 //! `coulter detach`: ends the daemon of a volume cleanly.
 
+use super::umount::check_only_there;
 use crate::error::{CliError, DaemonError, Error, StateError};
 use crate::terminal;
 use clap::Args;
@@ -43,6 +44,11 @@ impl Detach {
                     attach_point::check_device(state, &entry)?;
                 }
                 // As `umount` does.
+                if let Some(directory) = entry.directory()
+                    && !self.force
+                {
+                    check_only_there(directory)?;
+                }
                 let overlay = entry.directory().filter(|_| points::is_overlay(&entry));
                 let is_told = overlay.is_some_and(super::overlay::before_unmount);
                 match detach(state, &entry, self.force) {
