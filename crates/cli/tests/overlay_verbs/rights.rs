@@ -70,7 +70,8 @@ fn every_change_of_content_takes_set_uid_and_set_gid_away() {
     let Some(_right) = can_mount("what takes set-uid away") else { return };
     let overlaid = Overlaid::new();
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    let changes: [(&str, &dyn Fn(&File)); 4] = [
+    type Change<'a> = (&'a str, &'a dyn Fn(&File));
+    let changes: [Change<'_>; 4] = [
         ("allocate", &|file| fallocate(file, 0)),
         ("punch", &|file| fallocate(file, punch)),
         ("zero", &|file| fallocate(file, libc::FALLOC_FL_ZERO_RANGE)),
