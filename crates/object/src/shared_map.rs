@@ -130,6 +130,9 @@ mod tests {
         assert_eq!((last(5 << PART_BITS), last(u64::MAX)), (Some(2), Some(3)));
         let found: Vec<u32> = map.range(6..5 << PART_BITS).map(|(_, value)| *value).collect();
         assert_eq!(found, [1, 2]);
-        assert_eq!(map.range(9..9).count() + map.range(9..3).count(), 0);
+        assert_eq!(
+            map.range(9..9).count() + map.range(std::ops::Range { start: 9, end: 3 }).count(),
+            0
+        );
     }
 }

@@ -9,7 +9,7 @@ use coulter_device::{
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// See the [module](self).
+/// Marks the chunks that are written through it, so that the next shipment includes them.
 #[derive(Debug)]
 pub struct MarkingDevice<D: Device> {
     inner: D,
