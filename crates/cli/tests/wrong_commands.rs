@@ -179,7 +179,7 @@ const FILES: &[Wrong] = &[
         &["missing.img", "no such file", "check the path", "coulter fs create"],
     ),
     ("fs mount text.img directory", 1, &["text.img", "no store here"]),
-    ("fs mount present.img directory", 1, &["no file system of Coulter", "coulter fs create"]),
+    ("fs mount present.img directory", 1, &["no Coulter file system", "coulter fs create"]),
     ("fs mount present.img nodirectory", 2, &["no such directory", "name a directory"]),
     ("fs mount present.img text.img", 2, &["text.img", "not a directory"]),
     ("fs mount present.img directory --cache sideways", 2, &["sideways", "through, back"]),

@@ -25,7 +25,7 @@ const ORDER: &[Wrong] = &[
     ("mount vol.img mnt2", 1, &["'vol'", "no block device", "coulter detach vol"]),
     ("mount vol mnt2", 1, &["'vol'", "no block device", "coulter detach vol"]),
     ("mount blank.img mnt2", 1, &["holds no file system", "--mkfs ext4"]),
-    ("fs mount blank.img mnt2", 1, &["no file system of Coulter", "coulter mount", "fs create"]),
+    ("fs mount blank.img mnt2", 1, &["no Coulter file system", "coulter mount", "fs create"]),
     ("mount idle.img mnt2 --options sync", 2, &["option sync", "fsync", "leave it away"]),
     ("mount idle.img mnt2 --trim yes", 2, &["--trim", "holds a Coulter file system"]),
     ("fs mount idle.img mnt2 --options bogus", 2, &["bogus", "no such option", "nosuid"]),

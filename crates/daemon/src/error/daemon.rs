@@ -313,7 +313,7 @@ fn remote(address: &str, has_keys: bool) -> Report {
 fn no_files(store: &Path, reason: &str) -> Report {
     let word = terminal::word(store);
     fault(format!("cannot mount {}", store.display()))
-        .why(format!("its volume holds no file system of Coulter ({reason})"))
+        .why(format!("its volume holds no Coulter file system ({reason})"))
         .help(format!(
             "if it holds another one, `coulter mount {word} DIR` mounts that; `coulter fs create` \
              makes a new store with a Coulter file system"
