@@ -22,7 +22,7 @@ impl Engine {
         self.scrubber.report
     }
 
-    /// What it has found, the first [`FINDINGS_MAX`] of it.
+    /// What it has found, the first [`FINDINGS_MAX`](super::FINDINGS_MAX) of it.
     pub fn scrub_findings(&self) -> &[Finding] {
         self.scrubber.findings.all()
     }
