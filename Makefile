@@ -18,9 +18,9 @@ GENERATED = target/generated
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## the programs, optimised: target/release/coulter and coulter-lab
+build: ## the programs, optimised: target/release/coulter
 	scripts/setup.sh build
-	$(CARGO) build --release --package coulter-cli --package coulter-lab
+	$(CARGO) build --release --package coulter-cli
 
 install: ## the program, pages, completions, units, udev rule, mount helper: PREFIX=/usr/local DESTDIR=
 	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" SBINDIR="$(SBINDIR)" scripts/install.sh install

@@ -4,8 +4,8 @@
 #   scripts/fuzz.sh [SECONDS] [TARGET…]      seconds for each target, 60 by default
 #
 # libFuzzer on stable Rust: the compiler's coverage pass is asked for by name, so neither a nightly
-# compiler nor cargo-fuzz is needed. New inputs that reach further go to fuzz/target/corpus, inputs
-# that crash to fuzz/artifacts. `scripts/fuzz.sh minimise` takes what was found into fuzz/corpus.
+# compiler nor cargo-fuzz is needed. New inputs that reach further go to proof/fuzz/found, inputs
+# that crash to proof/fuzz/artifacts. `scripts/fuzz.sh minimise` takes what was found into proof/fuzz/corpus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,33 +23,33 @@ for feature in level=4 inline-8bit-counters pc-table trace-compares; do
   flags+=("-Cllvm-args=-sanitizer-coverage-$feature")
 done
 # Named apart from the build scripts', which must not be instrumented.
-RUSTFLAGS="${flags[*]}" cargo build --quiet --release --manifest-path fuzz/Cargo.toml \
+RUSTFLAGS="${flags[*]}" cargo build --quiet --release --manifest-path proof/fuzz/libfuzzer/Cargo.toml \
   --target "$host"
-readonly program=fuzz/target/$host/release/fuzz
+readonly program=proof/fuzz/libfuzzer/target/$host/release/fuzz
 
-mkdir -p fuzz/artifacts
+mkdir -p proof/fuzz/artifacts
 for target in "${targets[@]}"; do
   export COULTER_FUZZ_TARGET=$target
-  mkdir -p "fuzz/target/corpus/$target" "fuzz/corpus/$target"
+  mkdir -p "proof/fuzz/found/$target" "proof/fuzz/corpus/$target"
   if [[ $seconds == minimise ]]; then
-    rm -rf "fuzz/target/minimal/$target"
-    mkdir -p "fuzz/target/minimal/$target"
-    "$program" -merge=1 -max_len=1024 "fuzz/target/minimal/$target" "fuzz/corpus/$target" \
-      "fuzz/target/corpus/$target" 2>/dev/null
+    rm -rf "proof/fuzz/libfuzzer/target/minimal/$target"
+    mkdir -p "proof/fuzz/libfuzzer/target/minimal/$target"
+    "$program" -merge=1 -max_len=1024 "proof/fuzz/libfuzzer/target/minimal/$target" "proof/fuzz/corpus/$target" \
+      "proof/fuzz/found/$target" 2>/dev/null
     # Small: the shortest few dozen are worth keeping in the repository.
-    rm -f "fuzz/corpus/$target"/*
-    find "fuzz/target/minimal/$target" -type f -size -3k -printf '%s %p\n' | sort -n | head -n 16 |
-      cut -d' ' -f2 | xargs -r -I{} cp {} "fuzz/corpus/$target/"
-    echo "$target: $(find "fuzz/corpus/$target" -type f | wc -l) inputs"
+    rm -f "proof/fuzz/corpus/$target"/*
+    find "proof/fuzz/libfuzzer/target/minimal/$target" -type f -size -3k -printf '%s %p\n' | sort -n | head -n 16 |
+      cut -d' ' -f2 | xargs -r -I{} cp {} "proof/fuzz/corpus/$target/"
+    echo "$target: $(find "proof/fuzz/corpus/$target" -type f | wc -l) inputs"
     continue
   fi
   log=$(mktemp)
   if ! "$program" -max_total_time="$seconds" -max_len=4200 -timeout=30 -rss_limit_mb=2048 \
-    -artifact_prefix="fuzz/artifacts/$target-" -print_final_stats=1 \
-    "fuzz/target/corpus/$target" "fuzz/corpus/$target" >"$log" 2>&1; then
+    -artifact_prefix="proof/fuzz/artifacts/$target-" -print_final_stats=1 \
+    "proof/fuzz/found/$target" "proof/fuzz/corpus/$target" >"$log" 2>&1; then
     tail -n 60 "$log"
     rm -f "$log"
-    echo "fuzz: $target fails; the input is in fuzz/artifacts" >&2
+    echo "fuzz: $target fails; the input is in proof/fuzz/artifacts" >&2
     exit 1
   fi
   runs=$(awk '/number_of_executed_units/ {print $2}' "$log")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the S3-compatible services that the tests of `crates/object` run, below target/tools.
+# Installs the S3-compatible services that the tests of `product/object` run, below target/tools.
 #
 #   scripts/object_servers.sh
 #

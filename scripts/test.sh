@@ -15,9 +15,9 @@ readonly bare_frame_max=2048
 # Seconds that one test program may take; the longest takes two minutes on a machine that has nothing else to do.
 readonly program_seconds_max=1200
 # Directories of the test programs that compute for minutes.
-readonly computing='/crates/\(sim\|canary-sim\|bench\) '
+readonly computing='/\(proof/sim\|proof/canary-sim\|lab/bench\) '
 
-# The rule book of the workspace, crates/tidy/tidy.toml. First: it takes seconds.
+# The rule book of the workspace, proof/tidy/tidy.toml. First: it takes seconds.
 part_tidy() {
   cargo run --quiet -p coulter-tidy
 }
@@ -93,15 +93,15 @@ part_tests() {
 # Each library crate has an example that runs in seconds and needs nothing from the machine.
 part_examples() {
   local path manifest
-  for manifest in $(grep -L '^publish = false$' crates/*/Cargo.toml); do
+  for manifest in $(grep -L '^publish = false$' {product,lab,proof}/*/Cargo.toml); do
     # `cli` is the program; its library is for `coulter-lab` alone.
-    [[ $manifest == crates/cli/* ]] || compgen -G "$(dirname "$manifest")/examples/use_*.rs" >/dev/null || {
+    [[ $manifest == product/cli/* ]] || compgen -G "$(dirname "$manifest")/examples/use_*.rs" >/dev/null || {
       echo "test: $manifest: a library without an example use_….rs" >&2
       return 1
     }
   done
   cargo build --quiet --workspace --examples
-  for path in crates/*/examples/use_*.rs; do
+  for path in {product,lab,proof}/*/examples/use_*.rs; do
     echo "== example $(basename "$path" .rs)"
     "${CARGO_TARGET_DIR:-target}/debug/examples/$(basename "$path" .rs)" >/dev/null
   done
@@ -110,7 +110,7 @@ part_examples() {
 # What would be published can be packed: every crate has the metadata, and names its siblings by version.
 part_packages() {
   local manifest excluded=()
-  for manifest in $(grep -l '^publish = false$' crates/*/Cargo.toml); do
+  for manifest in $(grep -l '^publish = false$' {product,lab,proof}/*/Cargo.toml); do
     excluded+=(--exclude "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)")
   done
   cargo package --quiet --offline --no-verify --allow-dirty --workspace "${excluded[@]}"
@@ -120,7 +120,7 @@ part_packages() {
 # in the list of `make test`, for it builds every library a second time.
 part_publish() {
   local manifest excluded=()
-  for manifest in $(grep -l '^publish = false$' crates/*/Cargo.toml); do
+  for manifest in $(grep -l '^publish = false$' {product,lab,proof}/*/Cargo.toml); do
     excluded+=(--exclude "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)")
   done
   cargo publish --dry-run --allow-dirty --workspace "${excluded[@]}"

@@ -19,6 +19,6 @@ case $profile in
 esac
 # The suites that every attach point and every device pass are test programs, and go into the guest as they are.
 built=$("$cargo" test --quiet "${selection[@]}" --no-run --message-format=json)
-suite_of() { sed -n "s|.*crates/$1#.*\"executable\":\"\([^\"]*/conformance[^\"]*\)\".*|\1|p" <<<"$built" | tail -n 1; }
+suite_of() { sed -n "s|.*/$1#.*\"executable\":\"\([^\"]*/conformance[^\"]*\)\".*|\1|p" <<<"$built" | tail -n 1; }
 exec "$directory/vm" --coulter "$directory/coulter" --conformance "$(suite_of attach)" \
   --device-conformance "$(suite_of device)" "$@"
