@@ -172,7 +172,7 @@ nvme-kills: ## the NVMe target killed and hung up on under load: KILLS=200
 
 nvme-cost: ## CPU time and latency of a request over NVMe/TCP, beside NBD, in turns, as JSON
 	scripts/setup.sh build
-	$(CARGO) run --quiet --release --package coulter-attach --example target_cost -- $(ARGUMENTS)
+	$(CARGO) run --quiet --release --package coulter-attach-suite --example target_cost -- $(ARGUMENTS)
 
 pages-once: ## PostgreSQL without full-page writes, MariaDB without double-write buffer, over power cuts: CUTS=10 on each of ext4 and XFS
 	scripts/setup.sh bench

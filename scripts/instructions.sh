@@ -21,7 +21,7 @@ done
 [ ${#points[@]} -gt 0 ] || points=(library session ublk ublk-driver-copies nbd file loop)
 
 cargo=${CARGO:-cargo}
-"$cargo" build --quiet --release --package coulter-attach --example attach_cost
+"$cargo" build --quiet --release --package coulter-attach-suite --example attach_cost
 program=$PWD/target/release/examples/attach_cost
 directory=$(mktemp -d "${TMPDIR:-/tmp}/instructions-XXXXXX")
 cc -O2 -shared -fPIC -o "$directory/preloaded.so" scripts/instructions.c -ldl

@@ -95,8 +95,8 @@ pub(crate) fn apart(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{MemoryOptions, MemoryService};
     use coulter::{CreateOptions, OpenOptions, Volume, create};
+    use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
     use coulter_device::MemoryStore;
     use std::time::{Duration, Instant};
 

@@ -8,16 +8,13 @@
 //! - [`nbd_device`]: a block device of the kernel's NBD client, over the server. Needs root.
 //! - [`nvme_device`]: a block device of the kernel's NVMe initiator, over the target. Needs root.
 //!
-//! All keep the contract of [`point`], and pass the suite in [`conformance`]. They see requests
+//! All keep the contract of [`point`]. They see requests
 //! and completions only ([`coulter::service`]), never where data lies.
 
 pub mod block_device;
-pub mod conformance;
 pub mod fuse;
-pub mod fuzz;
 pub mod harden;
 pub mod loop_device;
-pub mod memory;
 pub mod nbd;
 pub mod nbd_device;
 pub mod net;

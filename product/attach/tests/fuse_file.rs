@@ -1,11 +1,11 @@
 //! The file in a FUSE mount as programs use it: writes from memory that lies anywhere, and what they
 //! may not do.
 
-mod support;
-
 use coulter_attach::fuse::{FuseFile, FuseOptions};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::point::{AttachPoint, Detach};
+use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_systems::Scratch;
+use coulter_systems::requirement;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -13,11 +13,11 @@ const MIB: usize = 1 << 20;
 
 #[test]
 fn writes_come_from_memory_that_begins_within_a_page_and_nothing_else_is_changed() {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
     let service = MemoryService::new(MemoryOptions::new(8 << 20));
-    let place = support::scratch();
+    let place = Scratch::on_disk();
     let options = FuseOptions::default();
     let mut point = FuseFile::mount(&service, &place.path("mount"), &options).unwrap();
     let file = File::options().read(true).write(true).open(point.path()).unwrap();

@@ -3,14 +3,14 @@
 //! A session that is over has nothing more to say, and says so for ever: whoever sleeps on its
 //! descriptor would never sleep again. Method: the processor time of the thread that serves.
 
-mod support;
-
 use coulter::service::{BlockService, Completion, Description, Request, Session, Watch};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_attach::fuse::{FuseFile, FuseOptions};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::point::{AttachPoint, Detach};
+use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_device::MemoryStore;
+use coulter_systems::Scratch;
+use coulter_systems::requirement;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -93,10 +93,10 @@ impl Session for InsistentSession {
 
 /// Mounts the service, uses it, ends it, and watches the thread with this name.
 fn assert_idle_after_end(thread: &str, service: &dyn BlockService, end: impl FnOnce()) {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
-    let scratch = support::scratch();
+    let scratch = Scratch::on_disk();
     let place = scratch.path("mount");
     let mut point = FuseFile::mount(service, &place, &FuseOptions::default()).unwrap();
     let file = File::options().read(true).write(true).open(point.path()).unwrap();

@@ -4,15 +4,15 @@ use coulter::service::RequestError;
 use coulter_attach::fuse::{FILE_NAME, FuseError, FuseFile, FuseOptions};
 use coulter_attach::harden::harden_process;
 use coulter_attach::loop_device::{LoopDevice, LoopError, LoopOptions, cleanup_stale, lies_over};
-use coulter_attach::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use coulter_attach_suite::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
+use coulter_systems::Scratch;
+use coulter_systems::requirement;
 use rustix::mount::UnmountFlags;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-mod support;
 
 const SIZE: u64 = 64 << 20;
 /// What a slow device takes for each request, and how long nobody takes to die.
@@ -123,10 +123,10 @@ fn is_mounted(directory: &Path) -> bool {
 
 #[test]
 fn what_a_killed_process_leaves_is_cleaned_up() {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
-    let temporary = support::scratch();
+    let temporary = Scratch::on_disk();
     let directory = temporary.path("point");
     let mut killed = spawn_attached(&directory);
     let device = killed.device.display().to_string();
@@ -157,10 +157,10 @@ fn what_a_killed_process_leaves_is_cleaned_up() {
 /// locked until the machine starts anew.
 #[test]
 fn a_process_that_is_killed_while_it_flushes_its_own_device_ends() {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
-    let temporary = support::scratch();
+    let temporary = Scratch::on_disk();
     let directory = temporary.path("point");
     for part in [1, 3, 6] {
         let mut killed = spawn(&directory, "child_attaches_and_detaches_slowly");
@@ -173,10 +173,10 @@ fn a_process_that_is_killed_while_it_flushes_its_own_device_ends() {
 
 #[test]
 fn a_mounted_file_system_is_named_and_outlives_neither_detach_nor_death() {
-    if !support::may_mount() || !support::has("mkfs.ext4") {
+    if !requirement::may_mount() || !requirement::has_program("mkfs.ext4") {
         return;
     }
-    let temporary = support::scratch();
+    let temporary = Scratch::on_disk();
     let (directory, mount) = (temporary.path("point"), temporary.path("fs"));
     std::fs::create_dir(&mount).unwrap();
     let mount_text = mount.display().to_string();
@@ -217,10 +217,10 @@ fn a_mounted_file_system_is_named_and_outlives_neither_detach_nor_death() {
 
 #[test]
 fn the_device_is_what_file_systems_like() {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
-    let temporary = support::scratch();
+    let temporary = Scratch::on_disk();
     let service = MemoryService::new(MemoryOptions::new(SIZE));
     let directory = temporary.path("point");
     let device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();
@@ -240,10 +240,10 @@ fn the_device_is_what_file_systems_like() {
 
 #[test]
 fn a_device_that_cannot_flush_goes_and_says_so() {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
-    let temporary = support::scratch();
+    let temporary = Scratch::on_disk();
     let directory = temporary.path("point");
     let service = MemoryService::new(MemoryOptions::new(SIZE));
     let mut device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();
@@ -259,10 +259,10 @@ fn a_device_that_cannot_flush_goes_and_says_so() {
 
 #[test]
 fn a_device_that_somebody_has_taken_for_another_file_is_left_to_them() {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
-    let temporary = support::scratch();
+    let temporary = Scratch::on_disk();
     let theirs = temporary.path("theirs");
     std::fs::write(&theirs, vec![7; 1 << 20]).unwrap();
     let service = MemoryService::new(MemoryOptions::new(SIZE));
@@ -288,10 +288,10 @@ fn a_device_that_somebody_has_taken_for_another_file_is_left_to_them() {
 /// Somebody's copy of the mount is no user of it. Only the end of the connection ends that one too.
 #[test]
 fn a_copy_of_the_mount_in_another_namespace_holds_up_nothing() {
-    if !support::may_mount() || !support::has("unshare") {
+    if !requirement::may_mount() || !requirement::has_program("unshare") {
         return;
     }
-    let temporary = support::scratch();
+    let temporary = Scratch::on_disk();
     let directory = temporary.path("point");
     let service = MemoryService::new(MemoryOptions::new(SIZE));
     for is_made in [true, false] {
@@ -314,10 +314,10 @@ fn a_copy_of_the_mount_in_another_namespace_holds_up_nothing() {
 /// Whoever has the file open there uses it as much as one here.
 #[test]
 fn a_file_that_is_open_in_another_namespace_is_in_use() {
-    if !support::may_mount() || !support::has("unshare") {
+    if !requirement::may_mount() || !requirement::has_program("unshare") {
         return;
     }
-    let temporary = support::scratch();
+    let temporary = Scratch::on_disk();
     let directory = temporary.path("point");
     let service = MemoryService::new(MemoryOptions::new(SIZE));
     let mut file = FuseFile::mount(&service, &directory, &FuseOptions::default()).unwrap();
@@ -368,10 +368,10 @@ impl Drop for Elsewhere {
 
 #[test]
 fn a_directory_in_use_is_not_mounted_on() {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
-    let temporary = support::scratch();
+    let temporary = Scratch::on_disk();
     let service = MemoryService::new(MemoryOptions::new(SIZE));
     std::fs::write(temporary.path("precious"), "").unwrap();
     let mount = |directory: &Path| LoopDevice::attach(&service, directory, &LoopOptions::default());

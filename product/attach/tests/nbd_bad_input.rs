@@ -2,15 +2,14 @@
 //! the protocol's error or the end of its connection, and nobody else notices.
 
 use coulter::service::{Operation, RequestError};
-use coulter_attach::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_attach::nbd::wire::{chunk, command, command_flag as flag, option, option_reply};
-use coulter_attach::nbd::{Client, ClientOptions, Server, ServerOptions};
+use coulter_attach::nbd::{ClientOptions, Server, ServerOptions};
+use coulter_attach_suite::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
+use coulter_attach_suite::nbd_client::Client;
+use coulter_attach_suite::raw_nbd::{Raw, serve, wait_until_alone};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-use support::raw::{Raw, serve, wait_until_alone};
-
-mod support;
 
 const SIZE: u64 = 64 << 20;
 const MIB: u32 = 1 << 20;

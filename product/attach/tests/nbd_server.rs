@@ -3,10 +3,11 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, Request, Session};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::nbd::{
-    Address, Client, ClientError, ClientOptions, Event, Export, ServeError, Server, ServerOptions,
+    Address, ClientError, ClientOptions, Event, Export, ServeError, Server, ServerOptions,
 };
+use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_attach_suite::nbd_client::Client;
 use coulter_workload::Random;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
@@ -14,8 +15,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-mod support;
 
 const SIZE: u64 = 16 << 20;
 
@@ -104,7 +103,7 @@ fn exports_are_chosen_by_name() {
         client.disconnect();
     }
     assert!(matches!(connect("three"), Err(ClientError::Refused { .. })));
-    support::raw::wait_until_alone(&server);
+    coulter_attach_suite::raw_nbd::wait_until_alone(&server);
     server.shutdown();
     let events = events.lock().unwrap();
     assert_eq!(events.iter().filter(|event| event.contains("Opened")).count(), 4);

@@ -3,13 +3,12 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::RequestError;
-use coulter_attach::conformance::{Host, NvmeHost};
-use coulter_attach::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_attach::net::Address;
-use coulter_attach::nvme::initiator::{Channel, connect_admin, enable, is_status};
-use coulter_attach::nvme::{
-    Disk, Initiator, InitiatorError, InitiatorOptions, Target, TargetOptions,
-};
+use coulter_attach::nvme::{Disk, Target, TargetOptions};
+use coulter_attach_suite::conformance::{Host, NvmeHost};
+use coulter_attach_suite::initiator::{Channel, connect_admin, enable, is_status};
+use coulter_attach_suite::initiator::{Initiator, InitiatorError, InitiatorOptions};
+use coulter_attach_suite::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, property};
 use coulter_nvme::log::{GetLog, page};
 use coulter_nvme::opcode::{admin, fabrics as fabrics_kind, io};

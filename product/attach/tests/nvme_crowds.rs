@@ -1,10 +1,12 @@
 //! Many hosts at a target, most of them hostile or silent: those that behave are let in, and served.
 
-use coulter_attach::conformance::{Host, NvmeHost};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::net::Address;
-use coulter_attach::nvme::initiator::{Channel, connect_admin, enable};
-use coulter_attach::nvme::{Initiator, InitiatorOptions, Target, TargetOptions};
+use coulter_attach::nvme::{Target, TargetOptions};
+use coulter_attach_suite::conformance::{Host, NvmeHost};
+use coulter_attach_suite::initiator::{Channel, connect_admin, enable};
+use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
+use coulter_attach_suite::loopback::{connect, serve};
+use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData};
 use coulter_nvme::opcode::admin;
 use coulter_nvme::tcp::{self, Digests, IcReq};
@@ -13,9 +15,6 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::nvme::{connect, serve};
-
-mod support;
 
 const BOTH: Digests = Digests { header: true, data: true };
 

@@ -2,16 +2,15 @@
 //! on, and where there is no volume any more there is no connection.
 
 use coulter::service::RequestError;
-use coulter_attach::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
-use coulter_attach::nvme::initiator::is_status;
-use coulter_attach::nvme::{Initiator, InitiatorError, Target, TargetOptions};
+use coulter_attach::nvme::{Target, TargetOptions};
+use coulter_attach_suite::initiator::is_status;
+use coulter_attach_suite::initiator::{Initiator, InitiatorError};
+use coulter_attach_suite::loopback::{connect, serve};
+use coulter_attach_suite::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_nvme::log::{GetLog, page};
 use coulter_nvme::opcode::{admin, io};
 use coulter_nvme::{Sqe, Status};
 use std::sync::Arc;
-use support::nvme::{connect, serve};
-
-mod support;
 
 const SIZE: u64 = 8 << 20;
 

@@ -4,12 +4,11 @@
 //!
 //! Method: an allocator that counts the bytes that all threads but the hosts' have.
 
-use coulter_attach::conformance::{Host, NvmeHost};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::net::Address;
-use coulter_attach::nvme::{
-    Disk, HostKey, Initiator, InitiatorOptions, Keys, Target, TargetOptions, host_name,
-};
+use coulter_attach::nvme::{Disk, HostKey, Keys, Target, TargetOptions, host_name};
+use coulter_attach_suite::conformance::{Host, NvmeHost};
+use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
+use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_nvme::auth::Group;
 use coulter_nvme::fabrics::{
     self, CNTLID_ANY, Connect, ConnectData, DISCOVERY_NQN, fabrics_command, property,
@@ -234,7 +233,7 @@ fn a_host_that_never_reads_holds_no_more_than_256_kib_of_answers_in_any_phase() 
             Initiator::connect(
                 target.address(),
                 &InitiatorOptions {
-                    authentication: Some(coulter_attach::nvme::Authentication::new(
+                    authentication: Some(coulter_attach_suite::initiator::Authentication::new(
                         KEY.parse().expect("it is a key"),
                     )),
                     ..InitiatorOptions::new(target.names()[0].clone(), 2)

@@ -5,9 +5,10 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::net::Address;
-use coulter_attach::nvme::{Disk, Initiator, InitiatorOptions, Target, TargetOptions};
+use coulter_attach::nvme::{Disk, Target, TargetOptions};
+use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
+use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_nvme::tcp::Digests;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,18 +1,17 @@
 //! A target for the kernel that this process runs on: no other user of this machine gets a byte out
 //! of it, and nothing of it can be discovered.
 
-use coulter_attach::conformance::{Host, NvmeHost};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::net::Address;
-use coulter_attach::nvme::initiator::discover;
-use coulter_attach::nvme::{InitiatorOptions, Target, TargetOptions};
+use coulter_attach::nvme::{Target, TargetOptions};
+use coulter_attach_suite::conformance::{Host, NvmeHost};
+use coulter_attach_suite::initiator::InitiatorOptions;
+use coulter_attach_suite::initiator::discover;
+use coulter_attach_suite::loopback::{connect, serve};
+use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_systems::requirement::{Need, has};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
-use support::nvme::{connect, serve};
-
-mod support;
 
 const OTHER_USER: u32 = 65534;
 /// Bytes that a target answers to the first words of a host.

@@ -8,14 +8,12 @@
 
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_attach::nvme::TargetOptions;
+use coulter_attach_suite::loopback::{connect, serve};
 use coulter_device::wrap::{TraceLog, TracedDevice};
 use coulter_device::{CommandKind, MemoryStore};
 use coulter_nvme::Sqe;
 use coulter_nvme::opcode::io;
 use std::sync::Arc;
-use support::nvme::{connect, serve};
-
-mod support;
 
 /// First block, and blocks, of the requests of figures 4 and 6: 6544, 7136 and 5728, of 4, 8 and 4 KiB.
 const REQUESTS: [(u64, u32); 3] = [(6544 / 8, 1), (7136 / 8, 2), (5728 / 8, 1)];

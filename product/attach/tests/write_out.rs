@@ -2,15 +2,14 @@
 //! they are named. Here all that use it by ways that no mount table shows.
 
 use coulter_attach::loop_device::{LoopDevice, LoopOptions};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_attach::write_out::{WrittenOut, write_out};
+use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_systems::Scratch;
+use coulter_systems::requirement;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-mod support;
 
 const SIZE: u64 = 320 << 20;
 const CONTENT_SIZE: usize = 24 << 20;
@@ -39,7 +38,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Pair {
-        let scratch = support::scratch();
+        let scratch = Scratch::on_disk();
         let mount = scratch.path("fs");
         std::fs::create_dir(&mount).unwrap();
         let services = [(); 2].map(|()| MemoryService::new(MemoryOptions::new(SIZE)));
@@ -98,7 +97,7 @@ impl Pair {
 
 #[test]
 fn btrfs_on_two_devices_loses_neither_of_them_unwritten() {
-    if !support::may_mount() || !support::has("mkfs.btrfs") {
+    if !requirement::may_mount() || !requirement::has_program("mkfs.btrfs") {
         return;
     }
     let make = |names: &[String; 2]| {
@@ -110,7 +109,7 @@ fn btrfs_on_two_devices_loses_neither_of_them_unwritten() {
 
 #[test]
 fn xfs_with_a_log_elsewhere_is_written_out() {
-    if !support::may_mount() || !support::has("mkfs.xfs") {
+    if !requirement::may_mount() || !requirement::has_program("mkfs.xfs") {
         return;
     }
     let log = |names: &[String; 2]| format!("logdev={}", names[1]);
@@ -123,7 +122,7 @@ fn xfs_with_a_log_elsewhere_is_written_out() {
 
 #[test]
 fn ext4_with_a_journal_elsewhere_is_written_out() {
-    if !support::may_mount() || !support::has("mkfs.ext4") {
+    if !requirement::may_mount() || !requirement::has_program("mkfs.ext4") {
         return;
     }
     let make = |names: &[String; 2]| {
@@ -137,10 +136,10 @@ fn ext4_with_a_journal_elsewhere_is_written_out() {
 
 #[test]
 fn whoever_writes_to_the_device_itself_is_written_out_and_named() {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
-    let scratch = support::scratch();
+    let scratch = Scratch::on_disk();
     let service = MemoryService::new(MemoryOptions::new(SIZE));
     let attach = || {
         let directory = scratch.path("point");
@@ -164,10 +163,10 @@ fn whoever_writes_to_the_device_itself_is_written_out_and_named() {
 /// As a file system does that knows other ways to use a device: all that the machine holds is written.
 #[test]
 fn a_holder_whom_nothing_shows_makes_everything_be_written_out() {
-    if !support::may_mount() {
+    if !requirement::may_mount() {
         return;
     }
-    let scratch = support::scratch();
+    let scratch = Scratch::on_disk();
     let service = MemoryService::new(MemoryOptions::new(SIZE));
     let directory = scratch.path("point");
     let device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();

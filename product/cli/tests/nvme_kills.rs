@@ -11,7 +11,7 @@ mod sandbox;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, Session};
 use coulter_attach::net::Address;
-use coulter_attach::nvme::{Initiator, InitiatorOptions};
+use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
 use coulter_workload::Random;
 use sandbox::Sandbox;
 use std::process::Child;

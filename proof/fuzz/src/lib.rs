@@ -41,12 +41,20 @@ pub const TARGETS: &[Target] = &[
     Target { name: "segment_table", run: decoders::segment_table, size_max: 4200 },
     Target { name: "store", run: store::damaged, size_max: 512 },
     Target { name: "crafted", run: crafted::store, size_max: 256 },
-    Target { name: "nbd_handshake", run: coulter_attach::fuzz::nbd_handshake, size_max: 4096 },
+    Target {
+        name: "nbd_handshake",
+        run: coulter_attach_suite::fuzz::nbd_handshake,
+        size_max: 4096,
+    },
     Target { name: "nbd_transmission", run: nbd_transmission, size_max: 16_384 },
-    Target { name: "nbd_client", run: coulter_attach::fuzz::nbd_client, size_max: 16_384 },
-    Target { name: "fuse_message", run: coulter_attach::fuzz::fuse_message, size_max: 512 },
-    Target { name: "nvme_decoders", run: coulter_attach::fuzz::nvme_decoders, size_max: 4200 },
-    Target { name: "nvme_target", run: coulter_attach::fuzz::nvme_target, size_max: 16_384 },
+    Target { name: "nbd_client", run: coulter_attach_suite::fuzz::nbd_client, size_max: 16_384 },
+    Target { name: "fuse_message", run: coulter_attach_suite::fuzz::fuse_message, size_max: 512 },
+    Target {
+        name: "nvme_decoders",
+        run: coulter_attach_suite::fuzz::nvme_decoders,
+        size_max: 4200,
+    },
+    Target { name: "nvme_target", run: coulter_attach_suite::fuzz::nvme_target, size_max: 16_384 },
     Target { name: "object_volume", run: objects::volume, size_max: 4200 },
     Target { name: "object_pins", run: objects::pins, size_max: 4200 },
     Target { name: "object_commit", run: objects::commit, size_max: 4200 },
@@ -64,7 +72,7 @@ pub fn target(name: &str) -> Option<&'static Target> {
 fn nbd_transmission(bytes: &[u8]) {
     let Some((first, stream)) = bytes.split_first() else { return };
     let piece = [usize::MAX, 4096, 13, 1][usize::from(*first) % 4];
-    coulter_attach::fuzz::nbd_transmission(stream, piece);
+    coulter_attach_suite::fuzz::nbd_transmission(stream, piece);
 }
 
 /// Inputs to begin with, for a corpus that is made anew: what the engine writes, and a few streams.

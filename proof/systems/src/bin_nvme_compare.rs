@@ -3,8 +3,8 @@
 
 use clap::Parser;
 use coulter_attach::net::Address;
-use coulter_attach::nvme::initiator::Channel;
-use coulter_attach::nvme::{Initiator, InitiatorError, InitiatorOptions};
+use coulter_attach_suite::initiator::Channel;
+use coulter_attach_suite::initiator::{Initiator, InitiatorError, InitiatorOptions};
 use coulter_nvme::opcode::io;
 use coulter_nvme::range::Range;
 use coulter_nvme::{Sqe, Status, sqe};

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::process::Command;
 
 /// What names the needs that must be met.
 const VARIABLE: &str = "COULTER_REQUIRE";
@@ -60,6 +61,21 @@ pub fn has(test: &str, needs: &[Need]) -> bool {
         }
         Err(reason) => panic!("{reason}"),
     }
+}
+
+/// True if this process may mount; else says loudly what is missing.
+#[track_caller]
+pub fn may_mount() -> bool {
+    has("mounting", &[Need::Root, Need::Fuse])
+}
+
+/// True if `program` can be run; else says loudly that it is missing.
+pub fn has_program(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        skipped(&format!("{program} is not installed"));
+    }
+    found
 }
 
 /// Why a test is skipped that lacks what is `missing`, if it is; or why it fails.

@@ -42,6 +42,14 @@ pub struct Scratch {
 }
 
 impl Scratch {
+    /// A directory for mounts of a test, in `/var/tmp`.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn on_disk() -> Scratch {
+        Scratch::new(Path::new("/var/tmp")).expect("a directory in /var/tmp can be made")
+    }
+
     /// Clears away what dead owners have left in `parent`, and makes a new directory there.
     ///
     /// # Errors

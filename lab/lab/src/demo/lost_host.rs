@@ -18,7 +18,7 @@ use coulter_cli::verbs::create::Shape;
 use coulter_cli::via::ViaChoice;
 use coulter_daemon::detach::detach;
 use coulter_daemon::launch;
-use coulter_daemon::points::{self, Loop, NbdServer};
+use coulter_daemon::points::{Loop, NbdServer};
 use coulter_daemon::state::Entry;
 use coulter_object::{Ack, Url};
 use coulter_terminal::Size;
@@ -228,20 +228,20 @@ fn with_blocks(
     entry: &Entry,
     elsewhere: &Elsewhere,
 ) -> Result<LostHost, LabError> {
-    let mut volume = points::connect(scratch.state(), entry)?;
+    let mut volume = plan::connect(scratch.state(), entry)?;
     let mut blocks = Blocks::new(BLOCK_COUNT, 5);
-    blocks.fill(&mut *volume, interrupt)?;
+    blocks.fill(&mut volume, interrupt)?;
     announce("writes and flushes");
     let before = blocks.durable();
     let mut kill = || kill_daemon(entry);
-    blocks.overwrite_until_crash(&mut *volume, interrupt, LOAD, &mut kill)?;
+    blocks.overwrite_until_crash(&mut volume, interrupt, LOAD, &mut kill)?;
     drop(volume);
 
     let (entry, begin, store) = elsewhere.attach(scratch)?;
-    let mut volume = points::connect(scratch.state(), &entry)?;
+    let mut volume = plan::connect(scratch.state(), &entry)?;
     let seconds_to_attach = begin.elapsed().as_secs_f64();
     announce("every block compared");
-    let found = blocks.compare(&mut *volume as &mut dyn Session, interrupt, true)?;
+    let found = blocks.compare(&mut volume as &mut dyn Session, interrupt, true)?;
     drop(volume);
     let store_sound = is_sound(interrupt, scratch, &entry, &store)?;
     let durable = (blocks.durable() - before) as u64;

@@ -7,13 +7,14 @@ use super::plan::{self, Plan, Which, announce, failed};
 use super::scratch::Scratch;
 use crate::error::LabError;
 use coulter::service::{BLOCK_SIZE, BlockService, Session};
-use coulter_attach::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
+use coulter_attach::nbd::{Address, ClientOptions, Export, Server, ServerOptions};
+use coulter_attach_suite::nbd_client::Client;
 use coulter_bench::BareSession;
 use coulter_cli::output::Output;
 use coulter_cli::store;
 use coulter_cli::via::ViaChoice;
 use coulter_daemon::detach::detach;
-use coulter_daemon::points::{self, NbdServer};
+use coulter_daemon::points::NbdServer;
 use coulter_daemon::state::Entry;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -41,11 +42,11 @@ pub(crate) fn run(
     announce("two files of equal size: one through Coulter over NBD, one without it");
     let store = plan.make_store(scratch)?;
     let entry = plan::attach(scratch, &store, ViaChoice::Kind(&NbdServer))?;
-    let mut volume = points::connect(scratch.state(), &entry)?;
+    let mut volume = plan::connect(scratch.state(), &entry)?;
     let plain_path = scratch.path("plain.img");
     let mut plain = plain_file(&plain_path, entry.volume_size_bytes)?;
     let count = plan.size / BLOCK_SIZE;
-    for (session, seed) in [(&mut plain as &mut dyn Session, 4), (&mut *volume, 3)] {
+    for (session, seed) in [(&mut plain as &mut dyn Session, 4), (&mut volume, 3)] {
         Blocks::new(count, seed).fill(session, interrupt)?;
     }
     drop((volume, plain));
@@ -54,17 +55,17 @@ pub(crate) fn run(
 
     announce("the disk as it is");
     let entry = plan::attach(scratch, &store, ViaChoice::Kind(&NbdServer))?;
-    let mut volume = points::connect(scratch.state(), &entry)?;
+    let mut volume = plan::connect(scratch.state(), &entry)?;
     let mut plain = bare(&plain_path)?;
     let (mut ours, mut theirs) = (Blocks::new(count, 1), Blocks::new(count, 2));
     theirs.fill(&mut plain, interrupt)?;
-    ours.fill(&mut *volume, interrupt)?;
+    ours.fill(&mut volume, interrupt)?;
     announce("4 KiB random writes on either side, in turns");
     plan::start_trace(scratch, &entry)?;
     let speed = plan.take_turns(plan.turns, |which| {
         let load = match which {
             Which::Plain => theirs.overwrite(&mut plain, interrupt, plan.turn),
-            Which::Coulter => ours.overwrite(&mut *volume, interrupt, plan.turn),
+            Which::Coulter => ours.overwrite(&mut volume, interrupt, plan.turn),
         };
         Ok(load?.iops())
     })?;
@@ -73,18 +74,18 @@ pub(crate) fn run(
     let write_amplification = plan::status(scratch, &entry)?.write_amplification;
 
     announce("every block read back and compared");
-    let before = ours.compare(&mut *volume, interrupt, false)?;
+    let before = ours.compare(&mut volume, interrupt, false)?;
 
     announce("writes and flushes under load, and the daemon killed");
     let flushed_before = ours.durable();
     crash_under_load(plan, &mut ours, volume, &entry)?;
     let begin = Instant::now();
     let entry = plan::attach(scratch, &store, ViaChoice::Kind(&NbdServer))?;
-    let mut volume = points::connect(scratch.state(), &entry)?;
+    let mut volume = plan::connect(scratch.state(), &entry)?;
     let seconds_to_recover = begin.elapsed().as_secs_f64();
 
     announce("every block read back and compared again");
-    let after = ours.compare(&mut *volume, interrupt, true)?;
+    let after = ours.compare(&mut volume, interrupt, true)?;
     drop(volume);
     detach(scratch.state(), &entry, false)?;
     let sound = plan::is_sound(&store)?;
@@ -116,11 +117,11 @@ pub(crate) fn run(
 fn crash_under_load(
     plan: &Plan,
     blocks: &mut Blocks,
-    mut volume: Box<dyn Session>,
+    mut volume: Client,
     entry: &Entry,
 ) -> Result<(), LabError> {
     let process = entry.process;
-    blocks.overwrite_until_crash(&mut *volume, &plan.interrupt, LOAD, &mut || {
+    blocks.overwrite_until_crash(&mut volume, &plan.interrupt, LOAD, &mut || {
         kill(Pid::from_raw(process.pid as i32), Signal::SIGKILL)
             .map_err(|errno| failed("killing the daemon", errno.to_string()))
     })?;

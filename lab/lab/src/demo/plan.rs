@@ -7,6 +7,8 @@ use crate::error::{LabError, TrialError};
 use crate::terminal;
 use crate::trace::{self, Trace};
 use crate::verbs::daemon;
+use coulter_attach::nbd::{Address, ClientOptions};
+use coulter_attach_suite::nbd_client::Client;
 use coulter_check::Severity;
 use coulter_cli::format_store::{self, Target};
 use coulter_cli::interrupt::Interrupt;
@@ -16,7 +18,7 @@ use coulter_cli::verbs::create::Shape;
 use coulter_cli::via::ViaChoice;
 use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::launch;
-use coulter_daemon::state::Entry;
+use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::status::{Facts, Status};
 use coulter_terminal::Size;
 use std::fs::File;
@@ -249,6 +251,13 @@ pub(crate) fn is_sound(store: &Path) -> Result<bool, LabError> {
 /// A step that did not give what it must.
 pub(crate) fn failed(step: &'static str, reason: impl Into<String>) -> LabError {
     TrialError::DemoFailed { step, reason: reason.into() }.into()
+}
+
+/// A client of the NBD server that `entry`'s daemon has started in the state directory.
+pub(crate) fn connect(state: &StateDirectory, entry: &Entry) -> Result<Client, LabError> {
+    let address = Address::Unix(state.file(&entry.name, "nbd"));
+    Client::connect(&address, &ClientOptions::default())
+        .map_err(|error| failed("connecting to the volume", error.to_string()))
 }
 
 /// Says what is done now.

@@ -1,6 +1,6 @@
 //! The client's side of the negotiation, waiting for each answer until a deadline.
 
-use super::client::{ClientError, ClientOptions};
+use super::dial::{ClientError, ClientOptions};
 use super::handshake::OPTION_SKIP_MAX;
 use super::wire::{
     BASE_ALLOCATION, Cursor, GREETING_MAGIC, GREETING_SIZE, OPTION_MAGIC, OPTION_REPLY_HEADER_SIZE,
@@ -11,22 +11,29 @@ use crate::net::socket::{receive_exactly, send_all};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// What a server said about an export.
+/// The terms that a server offers for an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Terms {
-    pub(super) size: u64,
-    pub(super) flags: u16,
+pub struct Terms {
+    /// Bytes of the export.
+    pub size: u64,
+    /// Its transmission flags.
+    pub flags: u16,
     /// Least, preferred and greatest length of a request, if it said.
-    pub(super) block_sizes: Option<[u32; 3]>,
-    pub(super) structured_replies: bool,
+    pub block_sizes: Option<[u32; 3]>,
+    /// True if replies come in chunks.
+    pub structured_replies: bool,
     /// The number of `base:allocation`, if it has it.
-    pub(super) context: Option<u32>,
+    pub context: Option<u32>,
 }
 
 /// Replies to one option, at most; no sane server has more exports.
 const REPLY_COUNT_MAX: usize = 4096;
 
-pub(super) fn negotiate(
+/// Negotiates over a connected socket until `deadline`.
+///
+/// # Errors
+/// When the server fails, speaks another protocol, or refuses the export.
+pub fn negotiate(
     socket: &OwnedFd,
     options: &ClientOptions,
     deadline: Instant,

@@ -12,7 +12,7 @@ pub(super) const ESHUTDOWN: u32 = 108;
 
 /// The error that a client is given. The protocol wants `ENOSPC` for a write beyond the end and
 /// `EINVAL` for anything else beyond it, and `EPERM` for a write to a read-only export.
-pub(super) fn from_request_error(error: RequestError, operation: Operation) -> u32 {
+pub fn from_request_error(error: RequestError, operation: Operation) -> u32 {
     match error {
         RequestError::OutOfRange => out_of_range(operation),
         RequestError::Invalid => EINVAL,
@@ -28,15 +28,15 @@ pub(super) fn from_request_error(error: RequestError, operation: Operation) -> u
 }
 
 /// The error for a request that ends beyond the export.
-pub(super) fn out_of_range(operation: Operation) -> u32 {
+pub fn out_of_range(operation: Operation) -> u32 {
     match operation {
         Operation::Write { .. } | Operation::WriteZeroes { .. } => ENOSPC,
         _ => EINVAL,
     }
 }
 
-/// What an error from a server means in the terms of the contract.
-pub(super) fn to_request_error(error: u32, operation: Operation) -> RequestError {
+/// The error of the contract that an error of a server stands for.
+pub fn to_request_error(error: u32, operation: Operation) -> RequestError {
     match error {
         EPERM => RequestError::ReadOnly,
         ENOSPC if out_of_range(operation) == ENOSPC => RequestError::OutOfRange,

@@ -318,7 +318,7 @@ impl Answer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{MemoryOptions, MemoryService};
+    use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 
     const CLIENT_FLAGS: [u8; 4] = [0, 0, 0, 3];
 

@@ -1,4 +1,4 @@
-//! Network block device: a server for any NBD client, and a small client of our own.
+//! Network block device: a server for any NBD client, and the handshake of a client.
 //!
 //! The protocol is that of the NBD project's `doc/proto.md`: fixed newstyle negotiation,
 //! structured replies, `base:allocation` block status.
@@ -14,25 +14,27 @@
 //!   reply     the forms of an answer
 //! handshake   the negotiation; knows no socket
 //! wire        bytes <-> values
+//! dial        connects to a server; client_handshake negotiates
 //! ```
 
-pub mod client;
 pub mod handshake;
 pub mod server;
 pub mod wire;
 
 mod client_handshake;
 mod connection;
-mod errno;
+mod dial;
+pub mod errno;
 mod export;
 mod reply;
 mod transmission;
 mod uri;
 
 pub use crate::net::{Address, AddressError, CloseReason, Event, ServeError, Statistics};
-pub(crate) use client::handshake_only;
-pub use client::{Client, ClientError, ClientOptions};
+pub use client_handshake::{Terms, negotiate};
+pub use dial::{ClientError, ClientOptions, Connected, handshake_only, open};
 pub use export::Export;
 pub use server::{Server, ServerOptions};
-pub(crate) use transmission::drive as drive_transmission;
+#[doc(hidden)]
+pub use transmission::drive as drive_transmission;
 pub use uri::uri;

@@ -411,7 +411,7 @@ impl Exchange for Transmission {
 /// Runs `bytes` through the transmission phase of a connection to `export`, as though they had
 /// come in pieces of `piece` bytes, with memory of either kind; all replies. For tests that have no
 /// socket.
-pub(crate) fn drive(export: &Export, bytes: &[u8], piece: usize, stock: bool) -> Vec<u8> {
+pub fn drive(export: &Export, bytes: &[u8], piece: usize, stock: bool) -> Vec<u8> {
     let agreement = Agreement { export: 0, structured_replies: true, block_status: true };
     let on_demand = Memory::OnDemand(2 * REQUEST_SIZE_MAX as usize);
     let memory = if stock { Memory::Stock } else { on_demand };

@@ -26,7 +26,7 @@ mod peer;
 mod receive;
 mod serve_error;
 mod server;
-pub(crate) mod socket;
+pub mod socket;
 
 pub use address::{Address, AddressError};
 pub(crate) use alone::Alone;
@@ -35,7 +35,7 @@ pub use event::{CloseReason, Event, Statistics};
 pub(crate) use guests::Standing;
 pub(crate) use listener::Listener;
 pub use malformed::Malformed;
-pub(crate) use outgoing::{Outgoing, SLICES_MAX, UNSENT_MAX};
+pub use outgoing::{Outgoing, SLICES_MAX, UNSENT_MAX};
 pub(crate) use receive::Receiver;
 pub use serve_error::ServeError;
 pub(crate) use server::{Conduct, Protocol, Server, Stop};

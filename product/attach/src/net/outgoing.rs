@@ -9,17 +9,18 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 /// Slices of one vectored write, at most.
-pub(crate) const SLICES_MAX: usize = 128;
+pub const SLICES_MAX: usize = 128;
 
 /// Unsent bytes at which no more is read from a peer: of headers, and where data has no pool that
 /// bounds it, of everything.
-pub(crate) const UNSENT_MAX: usize = 256 << 10;
+pub const UNSENT_MAX: usize = 256 << 10;
 
 /// Sent bytes of headers that may stay in the buffer before they are removed.
 const SENT_HEADERS_MAX: usize = 64 << 10;
 
+/// The bytes that wait to be sent to one peer.
 #[derive(Default)]
-pub(crate) struct Outgoing {
+pub struct Outgoing {
     /// Everything but payloads.
     headers: Vec<u8>,
     headers_sent: usize,
@@ -35,32 +36,34 @@ struct Payload {
 }
 
 impl Outgoing {
-    pub(crate) fn push_header(&mut self, bytes: &[u8]) {
+    /// Appends bytes, which are copied.
+    pub fn push_header(&mut self, bytes: &[u8]) {
         self.headers.extend_from_slice(bytes);
     }
 
-    pub(crate) fn push_payload(&mut self, mark: u64, buffer: Buffer) {
+    /// Appends a payload, whose buffer comes back with `mark`.
+    pub fn push_payload(&mut self, mark: u64, buffer: Buffer) {
         self.payloads.push_back(Payload { position: self.headers.len(), mark, buffer, sent: 0 });
     }
 
     /// Whether all is sent.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.headers_sent == self.headers.len() && self.payloads.is_empty()
     }
 
     /// Bytes of headers that are not sent.
-    pub(crate) fn header_bytes(&self) -> usize {
+    pub fn header_bytes(&self) -> usize {
         self.headers.len() - self.headers_sent
     }
 
     /// All bytes that are not sent.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let payloads = self.payloads.iter().map(|payload| payload.buffer.len() - payload.sent);
         self.header_bytes() + payloads.sum::<usize>()
     }
 
     /// Fills `out` with the next bytes to send. Returns the number of slices.
-    pub(crate) fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
+    pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
         let mut count = 0;
         let mut put = |bytes: &'a [u8]| {
             if !bytes.is_empty() && count < SLICES_MAX {
@@ -81,7 +84,7 @@ impl Outgoing {
     }
 
     /// Records that `count` bytes were sent; passes completed payloads to `done`.
-    pub(crate) fn sent(&mut self, mut count: usize, mut done: impl FnMut(u64, Buffer)) {
+    pub fn sent(&mut self, mut count: usize, mut done: impl FnMut(u64, Buffer)) {
         loop {
             let end = self.payloads.front().map_or(self.headers.len(), |front| front.position);
             let headers = count.min(end - self.headers_sent);
@@ -106,7 +109,7 @@ impl Outgoing {
     }
 
     /// Drops everything, for a peer that is gone.
-    pub(crate) fn clear(&mut self, mut done: impl FnMut(u64, Buffer)) {
+    pub fn clear(&mut self, mut done: impl FnMut(u64, Buffer)) {
         self.headers.clear();
         self.headers_sent = 0;
         self.payloads.drain(..).for_each(|payload| done(payload.mark, payload.buffer));

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Sends all of `bytes`, or fails with `TimedOut`, or with `Interrupted` once `stop` is readable.
-pub(crate) fn send_all(
+pub fn send_all(
     socket: &OwnedFd,
     mut bytes: &[u8],
     deadline: Instant,
@@ -27,7 +27,7 @@ pub(crate) fn send_all(
 
 /// Receives something, or fails with `TimedOut`, or with `Interrupted` once `stop` is readable;
 /// zero bytes at the end of the stream.
-pub(crate) fn receive(
+pub fn receive(
     socket: &OwnedFd,
     bytes: &mut [u8],
     deadline: Instant,
@@ -44,7 +44,7 @@ pub(crate) fn receive(
 }
 
 /// Fills `bytes`, or fails with `TimedOut` or `UnexpectedEof`.
-pub(crate) fn receive_exactly(
+pub fn receive_exactly(
     socket: &OwnedFd,
     mut bytes: &mut [u8],
     deadline: Instant,
@@ -58,7 +58,8 @@ pub(crate) fn receive_exactly(
     Ok(())
 }
 
-pub(crate) fn timespec(duration: Duration) -> Timespec {
+/// The duration as the kernel takes it.
+pub fn timespec(duration: Duration) -> Timespec {
     let tv_sec = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
     Timespec { tv_sec, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

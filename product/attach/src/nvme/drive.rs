@@ -6,7 +6,6 @@ use super::front::Front;
 use super::identity::{host_name, subsystem_name};
 use super::subsystem::Subsystem;
 use super::target::{Nvme, TargetOptions};
-use crate::memory::{MemoryOptions, MemoryService};
 use crate::net::{Address, Exchange, SLICES_MAX, Standing};
 use coulter::service::BlockService;
 use coulter_nvme::auth::Group;
@@ -18,8 +17,6 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of the volume.
-const SIZE: u64 = 1 << 20;
 /// The number of the first controller, so that an I/O queue can name it.
 const FIRST_CNTLID: u16 = 7;
 /// The bytes of the identity of the host.
@@ -28,7 +25,7 @@ const KEY: &str = "DHHC-1:00:sNRJqR6+NG0/ZXUFDeMqonMe+rt/et8u6uSLpsZSzzo1fbl3:";
 
 /// How far a conversation has come when bytes of a fuzzer begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub enum Reached {
     /// Nothing has been said.
     Greeting,
     /// The host is to prove who it is.
@@ -41,27 +38,28 @@ pub(crate) enum Stage {
     Io,
 }
 
-/// What a host sends, in pieces of `piece` bytes, once a conversation has come to `stage`.
-pub(crate) fn converse(stage: Stage, bytes: &[u8], piece: usize) {
-    let nvme = target(stage == Stage::Proof);
+/// What a host sends, in pieces of `piece` bytes, once a conversation
+/// about `service` has come to `stage`.
+pub fn converse(service: Arc<dyn BlockService>, stage: Reached, bytes: &[u8], piece: usize) {
+    let nvme = target(service, stage == Reached::Proof);
     let local = Address::Tcp { host: "127.0.0.1".to_owned(), port: 4420 };
     let standing = Standing::default();
     let new = || Conversation::new(&nvme, &standing, local.clone());
     let mut first = new();
     let volume = nvme.subsystems[0].nqn.clone();
     match stage {
-        Stage::Greeting => feed(&mut first, bytes, piece),
-        Stage::Proof => {
+        Reached::Greeting => feed(&mut first, bytes, piece),
+        Reached::Proof => {
             begin(&mut first, &volume, 0);
             feed(&mut first, bytes, piece);
         }
-        Stage::Admin | Stage::Discovery => {
-            let name = if stage == Stage::Admin { volume.as_str() } else { DISCOVERY_NQN };
+        Reached::Admin | Reached::Discovery => {
+            let name = if stage == Reached::Admin { volume.as_str() } else { DISCOVERY_NQN };
             begin(&mut first, name, 0);
             enable(&mut first);
             feed(&mut first, bytes, piece);
         }
-        Stage::Io => {
+        Reached::Io => {
             begin(&mut first, &volume, 0);
             enable(&mut first);
             let mut queue = new();
@@ -73,8 +71,7 @@ pub(crate) fn converse(stage: Stage, bytes: &[u8], piece: usize) {
     end(first);
 }
 
-fn target(has_keys: bool) -> Nvme {
-    let service = Arc::new(MemoryService::new(MemoryOptions::new(SIZE)));
+fn target(service: Arc<dyn BlockService>, has_keys: bool) -> Nvme {
     let nqn = subsystem_name(&service.describe().identity);
     let front = Front::new(service, false, 4096);
     let subsystem = Arc::new(Subsystem::new(nqn, Some(front), FIRST_CNTLID));

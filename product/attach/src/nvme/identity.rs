@@ -13,7 +13,7 @@ pub fn host_name(host_id: &[u8; 16]) -> String {
 }
 
 /// A UUID in its usual spelling.
-pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (index, byte) in uuid.iter().enumerate() {
         if matches!(index, 4 | 6 | 8 | 10) {

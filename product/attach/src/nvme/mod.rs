@@ -1,4 +1,4 @@
-//! NVMe over TCP: a target for any NVMe host, and a small initiator of our own.
+//! NVMe over TCP: a target for any NVMe host.
 //!
 //! A volume is a subsystem with one namespace. Its names follow from the store's identity, and stay for
 //! ever. A discovery service answers beside it. The bytes of the protocol are those of [`coulter_nvme`].
@@ -28,7 +28,6 @@ mod discovery;
 mod drive;
 mod front;
 mod identity;
-pub mod initiator;
 mod io;
 mod outcome;
 mod pdus;
@@ -37,11 +36,11 @@ mod tally;
 mod target;
 mod wake;
 
-pub use auth::{HostKey, Keys, KeysError, Secret};
+pub use auth::{HostKey, Keys, KeysError, Private, Question, Role, Secret, random};
 pub use coulter_nvme::auth::{Group, Hash};
 pub use discovery::Elsewhere;
-pub(crate) use drive::{Stage, converse};
-pub(crate) use identity::uuid_text;
-pub use identity::{host_name, subsystem_name};
-pub use initiator::{Authentication, Initiator, InitiatorError, InitiatorOptions};
+#[doc(hidden)]
+pub use drive::{Reached, converse};
+pub use identity::{host_name, subsystem_name, uuid_text};
+pub use outcome::from_request_error;
 pub use target::{Disk, Target, TargetOptions};

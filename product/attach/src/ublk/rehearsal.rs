@@ -171,7 +171,7 @@ impl Drop for Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{MemoryOptions, MemoryService};
+    use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 
     #[test]
     fn every_write_of_a_rehearsal_reaches_the_service() {

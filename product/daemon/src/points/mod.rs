@@ -19,7 +19,7 @@ mod visitors;
 pub use fs::{DirectoryKind, FsOptions, FsPoint, is_mounted};
 pub use loop_device::{Loop, release_leftovers};
 pub use nbd::Nbd;
-pub use nbd_server::{NbdServer, NbdServerPoint, connect};
+pub use nbd_server::{NbdServer, NbdServerPoint};
 pub use nvme::Nvme;
 pub use nvme_server::{NvmePlace, NvmeServer};
 pub use ublk::Ublk;

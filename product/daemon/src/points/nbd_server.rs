@@ -2,11 +2,11 @@
 
 use super::visitors::observer;
 use super::{Gives, Ground, Kind, Point};
-use crate::error::{DaemonError, Error};
+use crate::error::Error;
 use crate::inherited;
-use crate::state::{Entry, StateDirectory};
-use coulter::service::{BlockService, Session};
-use coulter_attach::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
+use crate::state::Entry;
+use coulter::service::BlockService;
+use coulter_attach::nbd::{Address, Export, Server, ServerOptions};
 use coulter_attach::point::AttachPoint;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -111,18 +111,4 @@ pub(super) fn shown(entry: &Entry, service: Arc<dyn BlockService>) -> (Export, S
     export.description = entry.store.display().to_string();
     export.read_only = entry.read_only;
     (export, ServerOptions { observer: observer("nbd"), ..ServerOptions::default() })
-}
-
-/// A client of the server that `attach --via nbd-server` has started for `entry`.
-///
-/// # Errors
-/// When the server does not answer.
-pub fn connect(state: &StateDirectory, entry: &Entry) -> Result<Box<dyn Session>, Error> {
-    let ground = Ground { state, entry, recover: false };
-    let client = Client::connect(&socket_in_state(&ground), &ClientOptions::default());
-    let client = client.map_err(|error| DaemonError::Attach {
-        store: entry.store.clone(),
-        reason: error.to_string(),
-    })?;
-    Ok(Box::new(client))
 }

@@ -39,7 +39,7 @@ const PRIME_4096: &str = "\
     7F88A46B4DB5A851F44182E1C68A007E5E655F6AFFFFFFFFFFFFFFFF";
 
 /// A side's private exponent. It has 512 bits, more than twice the strength of the largest group.
-pub(super) struct Private {
+pub struct Private {
     group: Group,
     exponent: U512,
 }
@@ -49,7 +49,7 @@ impl Private {
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub(super) fn random(group: Group) -> io::Result<Option<Private>> {
+    pub fn random(group: Group) -> io::Result<Option<Private>> {
         if group == Group::Null {
             return Ok(None);
         }
@@ -58,7 +58,7 @@ impl Private {
     }
 
     /// What the other side is told; of the group's size.
-    pub(super) fn public(&self) -> Vec<u8> {
+    pub fn public(&self) -> Vec<u8> {
         match self.group {
             Group::Null => Vec::new(),
             Group::Ffdhe2048 => power(&U2048::from_u8(2), &self.exponent, PRIME_2048),
@@ -69,7 +69,7 @@ impl Private {
 
     /// What both sides know, of the group's size; none if the other side's number is one that no honest
     /// side has.
-    pub(super) fn shared(&self, public: &[u8]) -> Option<Vec<u8>> {
+    pub fn shared(&self, public: &[u8]) -> Option<Vec<u8>> {
         if public.len() != self.group.size() {
             return None;
         }
@@ -86,7 +86,7 @@ impl Private {
 ///
 /// # Errors
 /// When it has none.
-pub(super) fn random<const N: usize>() -> io::Result<[u8; N]> {
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {

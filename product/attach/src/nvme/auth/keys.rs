@@ -59,7 +59,7 @@ impl fmt::Debug for Secret {
 
 impl Secret {
     /// The key as its owner, with this qualified name, uses it.
-    pub(super) fn of(&self, owner: &str) -> Vec<u8> {
+    pub fn of(&self, owner: &str) -> Vec<u8> {
         match self.transform {
             None => self.bytes.clone(),
             Some(hash) => hmac(hash, &self.bytes, &[owner.as_bytes(), PURPOSE.as_bytes()]),

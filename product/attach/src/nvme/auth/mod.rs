@@ -6,8 +6,7 @@
 //! response       what a side answers to the other's challenge
 //!   group        the exchange of Diffie and Hellman, mixed into challenges
 //! authenticator  the target's side of one conversation
-//! prover         the host's side, for the initiator
-//! ```
+//! //! ```
 //!
 //! # What it does not do
 //! It encrypts nothing: who can change packets on their way takes the connection over after it. A queue
@@ -16,9 +15,9 @@
 mod authenticator;
 mod group;
 mod keys;
-mod prover;
 mod response;
 
 pub(super) use authenticator::{Authenticator, Verdict};
+pub use group::{Private, random};
 pub use keys::{HostKey, Keys, KeysError, Secret};
-pub(super) use prover::prove;
+pub use response::{Question, Role};

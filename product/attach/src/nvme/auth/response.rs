@@ -6,27 +6,35 @@ use sha2::{Digest, Sha256, Sha384, Sha512};
 
 /// Whose answer it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub enum Role {
+    /// The host that connects.
     Host,
+    /// The controller that it connects to.
     Controller,
 }
 
 /// What an answer is made of, besides the key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Question<'a> {
-    pub(super) hash: Hash,
+pub struct Question<'a> {
+    /// The hash that both sides agreed on.
+    pub hash: Hash,
     /// What both sides have from the exchange of a group; empty without one.
-    pub(super) shared: &'a [u8],
-    pub(super) challenge: &'a [u8],
-    pub(super) sequence: u32,
-    pub(super) transaction: u16,
-    pub(super) host: &'a str,
-    pub(super) subsystem: &'a str,
+    pub shared: &'a [u8],
+    /// The random bytes of the asking side.
+    pub challenge: &'a [u8],
+    /// The number of the challenge.
+    pub sequence: u32,
+    /// The number of the conversation.
+    pub transaction: u16,
+    /// The qualified name of the host.
+    pub host: &'a str,
+    /// The qualified name of the subsystem.
+    pub subsystem: &'a str,
 }
 
 impl Question<'_> {
     /// The answer of the side that has `key`, already bound to its name.
-    pub(super) fn answer(&self, role: Role, key: &[u8]) -> Vec<u8> {
+    pub fn answer(&self, role: Role, key: &[u8]) -> Vec<u8> {
         let challenge = match self.shared {
             [] => self.challenge.to_vec(),
             shared => hmac(self.hash, &digest(self.hash, shared), &[self.challenge]),
@@ -53,7 +61,7 @@ impl Question<'_> {
     }
 
     /// Whether `answer` is that of the side that has `key`. It takes as long for any wrong answer.
-    pub(super) fn is_answered(&self, role: Role, key: &[u8], answer: &[u8]) -> bool {
+    pub fn is_answered(&self, role: Role, key: &[u8], answer: &[u8]) -> bool {
         let expected = self.answer(role, key);
         assert_eq!(expected.len(), self.hash.size(), "an answer is as long as a hash");
         let differing = expected.iter().zip(answer).fold(0, |sum, (a, b)| sum | (a ^ b));

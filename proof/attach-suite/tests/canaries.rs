@@ -3,8 +3,8 @@
 //! Each defect sits between a good server and its service, where a bug of an attach point would.
 
 use coulter::service::{BlockService, Completion, Description, Operation, Request, Session, Watch};
-use coulter_attach::conformance::{CASES, Harness, Host, NbdHarness, Traits};
 use coulter_attach::point::AttachPoint;
+use coulter_attach_suite::conformance::{CASES, Harness, Host, NbdHarness, Traits};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,18 +1,19 @@
 //! Entry points for fuzzers and random-input tests: each takes any bytes and must return.
 //!
-//! They panic only where this crate has a bug.
+//! They panic only where an attach point has a bug.
 
-use crate::fuse::wire::{InHeader, Message};
 use crate::memory::{MemoryOptions, MemoryService};
-use crate::nbd::handshake::{Handshake, Step};
-use crate::nbd::wire::{
+use crate::nbd_client::Client;
+use coulter::buffer::Buffer;
+use coulter::service::{Operation, Request, Session};
+use coulter_attach::fuse::wire::{InHeader, Message};
+use coulter_attach::nbd::handshake::{Handshake, Step};
+use coulter_attach::nbd::wire::{
     BASE_ALLOCATION, GREETING_MAGIC, OPTION_MAGIC, OptionReplyHeader, info, option,
     option_reply as reply, transmission_flag as flag,
 };
-use crate::nbd::{Client, ClientOptions, Export, drive_transmission};
-use crate::nvme::{self, Stage};
-use coulter::buffer::Buffer;
-use coulter::service::{Operation, Request, Session};
+use coulter_attach::nbd::{ClientOptions, Export, drive_transmission};
+use coulter_attach::nvme::{self, Reached};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -94,12 +95,14 @@ pub fn nvme_decoders(bytes: &[u8]) {
 /// rest is cut up.
 pub fn nvme_target(bytes: &[u8]) {
     let Some((first, stream)) = bytes.split_first() else { return };
-    let stages = [Stage::Greeting, Stage::Proof, Stage::Admin, Stage::Discovery, Stage::Io];
+    let stages =
+        [Reached::Greeting, Reached::Proof, Reached::Admin, Reached::Discovery, Reached::Io];
     let pieces = [usize::MAX, 4096, 13, 1];
     let number = usize::from(*first);
     let (stage, piece) =
         (stages[number % stages.len()], pieces[number / stages.len() % pieces.len()]);
-    nvme::converse(stage, stream, piece);
+    let service = Arc::new(MemoryService::new(MemoryOptions::new(SIZE)));
+    nvme::converse(service, stage, stream, piece);
 }
 
 /// What a kernel sends to a FUSE mount.

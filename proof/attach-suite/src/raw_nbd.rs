@@ -26,14 +26,20 @@ pub fn serve(
 
 /// One reply, of either form, as far as tests look at it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct RawReply {
+    /// The cookie of its request.
     pub cookie: u64,
+    /// The error; 0 for none.
     pub error: u32,
+    /// The kind of chunk; 0 for a simple reply.
     pub kind: u16,
+    /// Everything after the header.
     pub body: Vec<u8>,
 }
 
+/// A connection to a server.
 pub struct Raw {
+    /// Its socket.
     pub stream: UnixStream,
 }
 
@@ -73,6 +79,7 @@ impl Raw {
         raw
     }
 
+    /// Sends bytes as they are.
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
@@ -98,19 +105,20 @@ impl Raw {
         }
     }
 
+    /// Sends a request without a payload.
     pub fn request(&mut self, flags: u16, command: u16, offset: u64, length: u32) {
         let header = RequestHeader { flags, command, cookie: 0x1234, offset, length };
         self.send(&header.encode());
     }
 
     /// The next reply; `read_length` is what a simple reply to a read carries.
-    pub fn reply(&mut self, read_length: usize) -> Reply {
+    pub fn reply(&mut self, read_length: usize) -> RawReply {
         let mut bytes = vec![0; SIMPLE_REPLY_SIZE];
         self.stream.read_exact(&mut bytes).unwrap();
         if let Ok(Some((ReplyHeader::Simple(simple), _))) = ReplyHeader::decode(&bytes) {
             let mut body = vec![0; if simple.error == 0 { read_length } else { 0 }];
             self.stream.read_exact(&mut body).unwrap();
-            return Reply { cookie: simple.cookie, error: simple.error, kind: 0, body };
+            return RawReply { cookie: simple.cookie, error: simple.error, kind: 0, body };
         }
         bytes.resize(CHUNK_HEADER_SIZE, 0);
         self.stream.read_exact(&mut bytes[SIMPLE_REPLY_SIZE..]).unwrap();
@@ -123,7 +131,7 @@ impl Raw {
         self.stream.read_exact(&mut body).unwrap();
         let is_error = kind & chunk::ERROR_BIT != 0;
         let error = if is_error { u32::from_be_bytes(*body.first_chunk().unwrap()) } else { 0 };
-        Reply { cookie, error, kind, body }
+        RawReply { cookie, error, kind, body }
     }
 
     /// Sends a request and returns the error of its reply.
@@ -150,6 +158,7 @@ impl Raw {
         matches!(found, Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
+    /// Closes the direction to the server.
     pub fn half_close(&self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }

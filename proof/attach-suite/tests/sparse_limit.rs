@@ -6,15 +6,14 @@ use coulter::service::{BlockService, Completion, Operation, Request, RequestErro
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_attach::nbd::ServerOptions;
 use coulter_attach::nbd::wire::command;
-use coulter_attach::nvme::{InitiatorError, TargetOptions};
+use coulter_attach::nvme::TargetOptions;
+use coulter_attach_suite::initiator::InitiatorError;
+use coulter_attach_suite::loopback;
+use coulter_attach_suite::raw_nbd::{Raw, serve};
 use coulter_device::MemoryStore;
 use coulter_nvme::opcode::io;
 use coulter_nvme::{DataPointer, Sqe, Status};
 use std::sync::Arc;
-use support::nvme;
-use support::raw::{Raw, serve};
-
-mod support;
 
 const BLOCK: u64 = 4096;
 const SPACE: u64 = 1 << 50;
@@ -129,8 +128,8 @@ fn an_nbd_server_refuses_each_request_behind_the_limit() {
 
 #[test]
 fn an_nvme_target_refuses_each_command_behind_the_limit() {
-    let target = nvme::serve(Arc::new(Shared(sparse())), TargetOptions::default());
-    let mut initiator = nvme::connect(&target, 1);
+    let target = loopback::serve(Arc::new(Shared(sparse())), TargetOptions::default());
+    let mut initiator = loopback::connect(&target, 1);
     let mut ask = |opcode, offset: u64, length: u64| {
         let count = (length / BLOCK) as u32;
         let command = Sqe::new(opcode, 1).with_blocks(offset / BLOCK, count);

@@ -8,7 +8,7 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
-use coulter_attach::nvme::{Authentication, Initiator, InitiatorOptions};
+use coulter_attach_suite::initiator::{Authentication, Initiator, InitiatorOptions};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -14,8 +14,8 @@ pub use harnesses::{FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, Ublk
 pub use hosts::{NbdHost, PathHost};
 pub use nvme::{NvmeHarness, NvmeHost};
 
-use crate::point::AttachPoint;
 use coulter::service::BlockService;
+use coulter_attach::point::AttachPoint;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,8 +1,9 @@
 //! An NVMe target on a loopback port, and hosts that connect to it.
 
+use crate::initiator::{Initiator, InitiatorOptions};
 use coulter::service::BlockService;
 use coulter_attach::net::Address;
-use coulter_attach::nvme::{Disk, Initiator, InitiatorOptions, Target, TargetOptions};
+use coulter_attach::nvme::{Disk, Target, TargetOptions};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 
 use super::{Harness, Host};
 use crate::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
-use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::service::RequestError;
+use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use fastrand::Rng;
 use std::io;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! One queue: a socket, commands that are under way on it, and their data.
 
 use super::InitiatorError;
-use crate::net::Address;
-use crate::net::socket::{receive, receive_exactly, send_all};
 use coulter::buffer::Buffer;
+use coulter_attach::net::Address;
+use coulter_attach::net::socket::{receive, receive_exactly, send_all};
 use coulter_nvme::digest::{DIGEST_SIZE, crc32c};
 use coulter_nvme::tcp::{self, Data, Digests, Header, IcReq, IcResp, flag, kind};
 use coulter_nvme::{Cqe, DataPointer, Sqe};

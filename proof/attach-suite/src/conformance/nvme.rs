@@ -1,11 +1,12 @@
 //! The harness of the NVMe target, and the disk behind our own initiator.
 
 use super::{Harness, Host, Traits};
-use crate::net::Address;
-use crate::nvme::{Disk, Initiator, InitiatorOptions, Target, TargetOptions, subsystem_name};
-use crate::point::AttachPoint;
+use crate::initiator::{Initiator, InitiatorOptions};
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Completion, Operation, REQUEST_SIZE_MAX, Request, Session};
+use coulter_attach::net::Address;
+use coulter_attach::nvme::{Disk, Target, TargetOptions, subsystem_name};
+use coulter_attach::point::AttachPoint;
 use coulter_nvme::tcp::Digests;
 use std::io;
 use std::sync::Arc;

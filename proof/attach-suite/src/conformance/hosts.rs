@@ -1,7 +1,7 @@
 //! Hosts: a disk through our own NBD client, and a disk through a path.
 
 use super::Host;
-use crate::nbd::Client;
+use crate::nbd_client::Client;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, Session};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom, fallocate, fstat, seek};

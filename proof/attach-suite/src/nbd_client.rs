@@ -14,97 +14,30 @@
 //! - No bytes from the server make it panic; those that make no sense end the connection.
 //! - Every request completes once, its buffer with it, whatever the server does.
 
-use super::client_handshake::{Terms, negotiate};
-use super::errno;
-use super::wire::{
-    ChunkHeader, Cursor, ReplyHeader, RequestHeader, chunk, command, command_flag, extent_state,
-    transmission_flag,
-};
-use crate::net::socket::timespec;
-use crate::net::{Address, Malformed, Outgoing, SLICES_MAX};
 use coulter::buffer::Buffer;
 use coulter::service::{
     Completion, Extent, Operation, Request, RequestError, SECTOR_SIZE, Session,
 };
+use coulter_attach::nbd::wire::{
+    ChunkHeader, Cursor, ReplyHeader, RequestHeader, chunk, command, command_flag, extent_state,
+    transmission_flag,
+};
+use coulter_attach::nbd::{ClientError, ClientOptions, Terms, errno, negotiate, open};
+use coulter_attach::net::socket::timespec;
+use coulter_attach::net::{Address, Malformed, Outgoing, SLICES_MAX};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
 };
-use std::fmt;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::net::TcpStream;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Bytes of the buffer that replies are read into.
 const SHARED_SIZE: usize = 256 << 10;
 /// The longest chunk without content that is believed.
 const CHUNK_SIZE_MAX: u32 = 128 << 10;
-
-/// What a client asks for when it connects.
-#[derive(Clone, Debug)]
-pub struct ClientOptions {
-    /// The export; empty for the server's default.
-    pub export: String,
-    /// Ask for structured replies, and with them for block status.
-    pub structured_replies: bool,
-    /// Time for connecting and negotiating.
-    pub timeout: Duration,
-}
-
-impl Default for ClientOptions {
-    fn default() -> ClientOptions {
-        let timeout = Duration::from_secs(10);
-        ClientOptions { export: String::new(), structured_replies: true, timeout }
-    }
-}
-
-/// Why a client could not connect.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ClientError {
-    /// The socket failed, or the time was over.
-    Io(io::Error),
-    /// The server does not speak the protocol.
-    Protocol(Malformed),
-    /// The server refused the export.
-    Refused {
-        /// One of [`super::wire::option_reply`].
-        kind: u32,
-        /// The server's words.
-        text: String,
-    },
-}
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ClientError::Io(error) => write!(f, "cannot reach the NBD server: {error}"),
-            ClientError::Protocol(malformed) => write!(f, "protocol error: {malformed}"),
-            ClientError::Refused { kind, text } => {
-                write!(f, "the NBD server refused the export (reply {kind:#x}): {text}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ClientError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ClientError::Io(error) => Some(error),
-            ClientError::Protocol(malformed) => Some(malformed),
-            ClientError::Refused { .. } => None,
-        }
-    }
-}
-
-impl From<Malformed> for ClientError {
-    fn from(malformed: Malformed) -> ClientError {
-        ClientError::Protocol(malformed)
-    }
-}
 
 /// A connection to an NBD server.
 pub struct Client {
@@ -647,44 +580,4 @@ fn read_extents(mut cursor: Cursor<'_>, length: u64) -> Result<Vec<Extent>, Malf
         extents.push(Extent { length: run, mapped });
     }
     Ok(extents)
-}
-
-/// A connection that has finished the handshake, for a client that only goes on from there.
-pub(crate) struct Connected {
-    pub(crate) socket: OwnedFd,
-    /// Bytes of the export.
-    pub(crate) size: u64,
-    /// Its transmission flags.
-    pub(crate) flags: u16,
-}
-
-/// Connects and negotiates simple replies, and nothing more.
-///
-/// # Errors
-/// As [`Client::connect`].
-pub(crate) fn handshake_only(address: &Address, export: &str) -> Result<Connected, ClientError> {
-    let options = ClientOptions {
-        export: export.to_owned(),
-        structured_replies: false,
-        ..ClientOptions::default()
-    };
-    let socket = open(address).map_err(ClientError::Io)?;
-    let terms = negotiate(&socket, &options, Instant::now() + options.timeout)?;
-    Ok(Connected { socket, size: terms.size, flags: terms.flags })
-}
-
-fn open(address: &Address) -> io::Result<OwnedFd> {
-    match address {
-        Address::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_nonblocking(true)?;
-            Ok(stream.into())
-        }
-        Address::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port))?;
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
-            Ok(stream.into())
-        }
-    }
 }

@@ -2,15 +2,15 @@
 
 use coulter::service::BlockService;
 use coulter_attach::loop_device::{LoopDevice, LoopOptions};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::nbd::{Address, Export, Server, ServerOptions};
 use coulter_attach::point::{AttachPoint, Detach};
+use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_systems::Scratch;
+use coulter_systems::requirement;
 use coulter_workload::Random;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
-
-mod support;
 
 const SIZE: u64 = 64 << 20;
 
@@ -25,7 +25,7 @@ fn serve() -> Served {
     let latency = std::time::Duration::from_micros(50);
     let options = MemoryOptions { latency, shuffle_seed: Some(3), ..MemoryOptions::new(SIZE) };
     let service = MemoryService::new(options);
-    let scratch = support::scratch();
+    let scratch = Scratch::on_disk();
     let address = Address::Unix(scratch.path("nbd.sock"));
     let export = Export {
         description: "blocks in memory".into(),
@@ -61,7 +61,7 @@ fn run(program: &str, arguments: &[&str]) -> Output {
 
 #[test]
 fn nbdinfo_sees_what_is_offered() {
-    if !support::has("nbdinfo") {
+    if !requirement::has_program("nbdinfo") {
         return;
     }
     let served = serve();
@@ -96,7 +96,7 @@ fn nbdinfo_sees_what_is_offered() {
 
 #[test]
 fn nbdcopy_brings_back_what_it_took() {
-    if !support::has("nbdcopy") || !support::has("nbdinfo") {
+    if !requirement::has_program("nbdcopy") || !requirement::has_program("nbdinfo") {
         return;
     }
     let served = serve();
@@ -122,7 +122,7 @@ fn nbdcopy_brings_back_what_it_took() {
 
 #[test]
 fn qemu_io_reads_its_patterns() {
-    if !support::has("qemu-io") {
+    if !requirement::has_program("qemu-io") {
         return;
     }
     let served = serve();
@@ -185,7 +185,7 @@ fn fio(arguments: &[&str]) {
 
 #[test]
 fn fio_verifies_what_four_connections_wrote() {
-    if !support::has("fio") {
+    if !requirement::has_program("fio") {
         return;
     }
     let served = serve();
@@ -199,7 +199,7 @@ fn fio_verifies_what_four_connections_wrote() {
 
 #[test]
 fn fio_verifies_what_it_wrote_to_the_loop_device() {
-    if !support::may_mount() || !support::has("fio") {
+    if !requirement::may_mount() || !requirement::has_program("fio") {
         return;
     }
     let served = serve();

@@ -1,9 +1,7 @@
 //! The host's side of a conversation: it answers the target, and asks it if it is to prove itself.
 
-use super::group::{Private, random};
-use super::keys::Secret;
-use super::response::{Question, Role};
-use crate::nvme::initiator::{Authentication, Channel, InitiatorError};
+use super::{Authentication, Channel, InitiatorError};
+use coulter_attach::nvme::{Private, Question, Role, Secret, random};
 use coulter_nvme::auth::{
     self, Challenge, Group, Hash, MESSAGE_SIZE_MAX, Negotiate, Reply, command, id,
 };
@@ -18,7 +16,7 @@ const TRANSACTION: u16 = 1;
 ///
 /// # Errors
 /// [`InitiatorError::Refused`] with the target's reason, or when the target does not prove itself.
-pub(in crate::nvme) fn prove(
+pub(super) fn prove(
     channel: &mut Channel,
     options: &Authentication,
     host: &str,

@@ -1,12 +1,18 @@
 //! Every attach point passes the one suite.
 
-use coulter_attach::conformance::{
-    FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, NvmeHarness, UblkHarness, run_all,
-};
 use coulter_attach::ublk::Copy;
 use coulter_attach::{nbd_device, ublk};
+use coulter_attach_suite::conformance::{
+    FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, NvmeHarness, UblkHarness, run_all,
+};
+use coulter_systems::Scratch;
+use coulter_systems::requirement;
+use std::net::TcpListener;
 
-mod support;
+/// A loopback port that nothing listens on right now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
 
 #[test]
 fn nbd_over_a_unix_socket_conforms() {
@@ -22,7 +28,7 @@ fn nbd_with_simple_replies_conforms() {
 
 #[test]
 fn nbd_over_tcp_conforms() {
-    run_all(&NbdHarness::tcp(support::free_port()));
+    run_all(&NbdHarness::tcp(free_port()));
 }
 
 #[test]
@@ -42,16 +48,16 @@ fn nvme_with_digests_and_blocks_of_512_conforms() {
 
 #[test]
 fn a_file_conforms() {
-    if support::may_mount() {
-        let scratch = support::scratch();
+    if requirement::may_mount() {
+        let scratch = Scratch::on_disk();
         run_all(&FileHarness::new(scratch.directory()));
     }
 }
 
 #[test]
 fn a_loop_device_conforms() {
-    if support::may_mount() {
-        let scratch = support::scratch();
+    if requirement::may_mount() {
+        let scratch = Scratch::on_disk();
         run_all(&LoopHarness::new(scratch.directory()));
     }
 }
@@ -62,7 +68,7 @@ fn a_ublk_device_conforms() {
         Ok(()) => [Some(Copy::ByDaemon), Some(Copy::ByDriver)]
             .into_iter()
             .for_each(|copy| run_all(&UblkHarness::new(copy))),
-        Err(error) => support::skipped(&error.to_string()),
+        Err(error) => requirement::skipped(&error.to_string()),
     }
 }
 
@@ -73,6 +79,6 @@ fn a_device_of_the_nbd_client_conforms() {
             let directory = tempfile::tempdir().unwrap();
             run_all(&NbdDeviceHarness::new(directory.path()));
         }
-        Err(error) => support::skipped(&error.to_string()),
+        Err(error) => requirement::skipped(&error.to_string()),
     }
 }

@@ -12,15 +12,16 @@
 
 mod channel;
 mod error;
+mod outcome;
+mod prover;
 
 pub use channel::{Channel, Finished};
 pub use error::InitiatorError;
 
-use super::auth::{Secret, prove};
-use super::outcome;
-use crate::net::Address;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, RequestError, Session};
+use coulter_attach::net::Address;
+use coulter_attach::nvme::{Secret, host_name};
 use coulter_nvme::auth::{Group, Hash};
 use coulter_nvme::discovery::{self, ENTRY_SIZE, Entry};
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, csts, property};
@@ -31,6 +32,7 @@ use coulter_nvme::range::{self, Range};
 use coulter_nvme::sqe::{self, SQE_SIZE};
 use coulter_nvme::tcp::Digests;
 use coulter_nvme::{Cqe, IDENTIFY_SIZE, Sqe, Status};
+use prover::prove;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -80,7 +82,7 @@ impl InitiatorOptions {
     pub fn new(subsystem: impl Into<String>, host: u8) -> InitiatorOptions {
         InitiatorOptions {
             subsystem: subsystem.into(),
-            host: super::host_name(&[host; 16]),
+            host: host_name(&[host; 16]),
             host_id: [host; 16],
             digests: Digests::default(),
             queue_size: 128,

@@ -2,14 +2,15 @@
 
 use super::hosts::{NbdHost, PathHost};
 use super::{Harness, Host, Traits};
-use crate::fuse::{FuseFile, FuseOptions};
-use crate::loop_device::{LoopDevice, LoopOptions};
-use crate::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
-use crate::nbd_device::{NbdDevice, NbdDeviceOptions};
-use crate::point::AttachPoint;
-use crate::ublk::{Copy, UblkDevice, UblkOptions};
+use crate::nbd_client::Client;
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, REQUEST_SIZE_MAX, Request, Session};
+use coulter_attach::fuse::{FuseFile, FuseOptions};
+use coulter_attach::loop_device::{LoopDevice, LoopOptions};
+use coulter_attach::nbd::{Address, ClientOptions, Export, Server, ServerOptions};
+use coulter_attach::nbd_device::{NbdDevice, NbdDeviceOptions};
+use coulter_attach::point::AttachPoint;
+use coulter_attach::ublk::{Copy, UblkDevice, UblkOptions};
 use coulter_system::mounts;
 use std::io;
 use std::path::{Path, PathBuf};
