@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 /// Where a loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum LoopPlace {
     /// On the service's thread: the service gets further only inside calls of the session, so a
     /// sleep has to heed it even with nothing outstanding. Others may use the same service.
     Guest,
@@ -21,25 +21,26 @@ pub(crate) enum Place {
 }
 
 /// What a thread of its own is like.
-pub(crate) struct ThreadShape {
-    pub(crate) name: &'static str,
+pub struct ThreadShape {
+    /// The name of the thread.
+    pub name: &'static str,
     /// Bytes.
-    pub(crate) stack_size: usize,
+    pub stack_size: usize,
 }
 
 /// A loop that runs somewhere.
-pub(crate) struct Hosted {
+pub struct Hosted {
     ended: Receiver<()>,
 }
 
 impl Hosted {
     /// Whether the loop is over.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.ended.try_recv() == Err(TryRecvError::Disconnected)
     }
 
     /// Waits until the loop is over and all that it owned is gone.
-    pub(crate) fn await_end(self) {
+    pub fn await_end(self) {
         // Nothing is ever sent: this waits for the loop to drop its end, as a panic does too.
         let _ = self.ended.recv();
     }
@@ -49,10 +50,10 @@ impl Hosted {
 ///
 /// # Errors
 /// When there can be no thread.
-pub(crate) fn host(
+pub fn host(
     service: &dyn BlockService,
     thread: &ThreadShape,
-    work: impl FnOnce(Box<dyn Session>, Place) + Send + 'static,
+    work: impl FnOnce(Box<dyn Session>, LoopPlace) + Send + 'static,
 ) -> io::Result<Hosted> {
     let (ends, ended) = sync_channel::<()>(1);
     let is_guest = Arc::new(AtomicBool::new(true));
@@ -61,7 +62,7 @@ pub(crate) fn host(
         // Dropped, and so told, when the work is over.
         let _ends: SyncSender<()> = ends;
         let is_guest = is_guest_there.load(Ordering::SeqCst);
-        work(session, if is_guest { Place::Guest } else { Place::OwnThread });
+        work(session, if is_guest { LoopPlace::Guest } else { LoopPlace::OwnThread });
     });
     if let Err(refused) = service.host(guest) {
         is_guest.store(false, Ordering::SeqCst);
@@ -76,10 +77,10 @@ pub(crate) fn host(
 ///
 /// # Errors
 /// When there can be no thread.
-pub(crate) fn apart(
+pub fn apart(
     service: &dyn BlockService,
     thread: &ThreadShape,
-    work: impl FnOnce(Box<dyn Session>, Place) + Send + 'static,
+    work: impl FnOnce(Box<dyn Session>, LoopPlace) + Send + 'static,
 ) -> io::Result<Hosted> {
     let (ends, ended) = sync_channel::<()>(1);
     let session = service.connect();
@@ -87,7 +88,7 @@ pub(crate) fn apart(
     builder.stack_size(thread.stack_size).spawn(move || {
         // Dropped, and so told, when the work is over.
         let _ends: SyncSender<()> = ends;
-        work(session, Place::OwnThread);
+        work(session, LoopPlace::OwnThread);
     })?;
     Ok(Hosted { ended })
 }
@@ -103,7 +104,7 @@ mod tests {
     const SHAPE: ThreadShape = ThreadShape { name: "own", stack_size: 64 << 10 };
 
     /// Where work is done for the service, and the name of the thread.
-    fn place_and_thread(service: &dyn BlockService) -> (Place, Option<String>) {
+    fn place_and_thread(service: &dyn BlockService) -> (LoopPlace, Option<String>) {
         let (sender, told) = sync_channel(1);
         let hosted = host(service, &SHAPE, move |_, place| {
             let name = std::thread::current().name().map(str::to_owned);
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn where_no_guest_is_taken_the_work_has_a_thread_of_its_own() {
         let service = MemoryService::new(MemoryOptions::new(1 << 20));
-        assert_eq!(place_and_thread(&service), (Place::OwnThread, Some("own".to_owned())));
+        assert_eq!(place_and_thread(&service), (LoopPlace::OwnThread, Some("own".to_owned())));
     }
 
     #[test]
@@ -125,11 +126,11 @@ mod tests {
         let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
         create(Box::new(store.open().unwrap()), &options).unwrap();
         let volume = Volume::open(Box::new(store.open().unwrap()), OpenOptions::default()).unwrap();
-        let on_volume = (Place::Guest, Some("coulter-volume".to_owned()));
+        let on_volume = (LoopPlace::Guest, Some("coulter-volume".to_owned()));
         assert_eq!(place_and_thread(&volume), on_volume);
         let (leave, left) = sync_channel::<()>(1);
         let first = host(&volume, &SHAPE, move |_, _| assert!(left.recv().is_ok())).unwrap();
-        assert_eq!(place_and_thread(&volume).0, Place::OwnThread, "the seat is taken");
+        assert_eq!(place_and_thread(&volume).0, LoopPlace::OwnThread, "the seat is taken");
         leave.send(()).unwrap();
         first.await_end();
         // The volume sees a little later that its guest has left.

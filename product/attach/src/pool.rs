@@ -31,7 +31,7 @@ const _: () = assert!(BLOCK_SIZE.is_power_of_two());
 const _: () = assert!(REQUEST_SIZE_MAX.is_power_of_two());
 
 /// Free lists of [`Buffer`]s by size class.
-pub(crate) struct BufferPool {
+pub struct BufferPool {
     idle: [Vec<Buffer>; CLASS_COUNT],
     idle_bytes: usize,
     held_bytes: usize,
@@ -50,13 +50,13 @@ enum Supply {
 impl BufferPool {
     /// A pool that hands out at most `held_bytes_max` at a time, and keeps at most `idle_bytes_max`
     /// of what nobody uses.
-    pub(crate) fn on_demand(held_bytes_max: usize, idle_bytes_max: usize) -> BufferPool {
+    pub fn on_demand(held_bytes_max: usize, idle_bytes_max: usize) -> BufferPool {
         let supply = Supply::OnDemand { held_bytes_max, idle_bytes_max };
         BufferPool { idle: Default::default(), idle_bytes: 0, held_bytes: 0, supply }
     }
 
     /// A pool with a fixed number of buffers of each of these sizes, and no others.
-    pub(crate) fn stocked(sizes_and_counts: &[(usize, usize)]) -> BufferPool {
+    pub fn stocked(sizes_and_counts: &[(usize, usize)]) -> BufferPool {
         let mut counts = [0; CLASS_COUNT];
         let mut idle: [Vec<Buffer>; CLASS_COUNT] = Default::default();
         let mut idle_bytes = 0;
@@ -71,7 +71,7 @@ impl BufferPool {
 
     /// Whether a request of `length` bytes may have a buffer now. One that is larger than all that
     /// are in stock may if nothing else is held.
-    pub(crate) fn can_take(&self, length: usize) -> bool {
+    pub fn can_take(&self, length: usize) -> bool {
         if length == 0 {
             return true;
         }
@@ -91,7 +91,7 @@ impl BufferPool {
     ///
     /// # Panics
     /// When `length` exceeds [`REQUEST_SIZE_MAX`].
-    pub(crate) fn take(&mut self, length: usize) -> Buffer {
+    pub fn take(&mut self, length: usize) -> Buffer {
         if length == 0 {
             return Buffer::empty();
         }
@@ -114,7 +114,7 @@ impl BufferPool {
     }
 
     /// Takes a buffer back that [`BufferPool::take`] gave. It is freed if it is too many.
-    pub(crate) fn give(&mut self, buffer: Buffer) {
+    pub fn give(&mut self, buffer: Buffer) {
         let capacity = buffer.capacity();
         if capacity == 0 {
             return;
@@ -135,7 +135,7 @@ impl BufferPool {
     }
 
     /// Bytes of buffers that were taken and have not come back.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
@@ -152,7 +152,7 @@ fn touched(length: usize) -> Buffer {
 }
 
 /// Has the pages of zeroed memory there, which alone may be only promised.
-pub(crate) fn touch(zeroed: &mut [u8]) {
+pub fn touch(zeroed: &mut [u8]) {
     // Or the compiler would know that they are zero, and leave it out.
     std::hint::black_box(&mut *zeroed).fill(0);
 }

@@ -6,7 +6,7 @@
 //!
 //! This explains a failure; it takes nothing away, since the devices may be anybody's.
 
-use coulter_attach::loop_device;
+use coulter_block::loop_device;
 use coulter_system::mounts;
 use coulter_terminal as terminal;
 use nix::errno::Errno;

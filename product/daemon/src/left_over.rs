@@ -6,7 +6,7 @@
 use crate::attach_point;
 use crate::state::{Entry, StateDirectory};
 use coulter_attach::fuse::FILE_NAME;
-use coulter_attach::loop_device::{self, name_of, path_below};
+use coulter_block::loop_device::{self, name_of, path_below};
 use coulter_system::mounts;
 use coulter_terminal as terminal;
 use std::ffi::OsStr;

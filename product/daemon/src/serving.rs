@@ -23,7 +23,7 @@ use crate::starting;
 use crate::state::{Entry, LOCK, StateDirectory};
 use crate::status::{Facts, overlay_facts};
 use coulter::State;
-use coulter_attach::write_out::{WrittenOut, write_out};
+use coulter_block::write_out::{WrittenOut, write_out};
 use coulter_system::mounts;
 use std::io;
 use std::os::fd::OwnedFd;

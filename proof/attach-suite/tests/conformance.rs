@@ -1,10 +1,10 @@
 //! Every attach point passes the one suite.
 
-use coulter_attach::ublk::Copy;
-use coulter_attach::{nbd_device, ublk};
 use coulter_attach_suite::conformance::{
     FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, NvmeHarness, UblkHarness, run_all,
 };
+use coulter_block::ublk::Copy;
+use coulter_block::{nbd_device, ublk};
 use coulter_systems::Scratch;
 use coulter_systems::requirement;
 use std::net::TcpListener;

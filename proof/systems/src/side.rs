@@ -7,9 +7,9 @@
 use crate::protocol::{receive, send};
 use coulter::service::BlockService;
 use coulter::{CreateOptions, OpenOptions, Volume, create};
-use coulter_attach::loop_device::{LoopDevice, LoopOptions};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_bench::BareService;
+use coulter_block::loop_device::{LoopDevice, LoopOptions};
 use coulter_device::wrap::{CountingDevice, Counts, SlowDevice, SlowHandle, SlowModel};
 use coulter_device::{CommandKind, Device, open_path};
 use serde::{Deserialize, Serialize};

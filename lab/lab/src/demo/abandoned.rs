@@ -12,7 +12,7 @@
 
 use crate::error::LabError;
 use crate::terminal;
-use coulter_attach::loop_device;
+use coulter_block::loop_device;
 use coulter_cli::tool;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};

@@ -11,7 +11,7 @@
 use super::abandoned;
 use crate::error::{LabError, SystemError};
 use crate::terminal;
-use coulter_attach::loop_device::path_below;
+use coulter_block::loop_device::path_below;
 use coulter_cli::room;
 use coulter_cli::tool;
 use coulter_daemon::reclaim;

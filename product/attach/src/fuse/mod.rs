@@ -1,6 +1,6 @@
 //! One file in a FUSE mount: the volume's blocks as `DIRECTORY/volume`.
 //!
-//! It exists to carry a loop device ([`crate::loop_device`]) on kernels with neither ublk nor nbd,
+//! It exists to carry a loop device (`coulter-block`) on kernels with neither ublk nor nbd,
 //! and can be read and written directly too, with `O_DIRECT` or not: nothing is cached.
 //!
 //! It serves `/dev/fuse` without a library. One file needs a dozen of the protocol's messages. So
@@ -22,8 +22,8 @@
 pub mod files;
 pub mod wire;
 
-pub(crate) mod mount;
+mod mount;
 mod node;
 mod pump;
 
-pub use mount::{FILE_NAME, FuseError, FuseFile, FuseOptions};
+pub use mount::{FILE_NAME, FILE_SYSTEM_TYPE, FuseError, FuseFile, FuseOptions, require_root};

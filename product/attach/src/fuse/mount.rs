@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// The name of the file in the mount.
 pub const FILE_NAME: &str = "volume";
 /// The type of the mount, as `/proc/self/mountinfo` shows it.
-pub(crate) const FILE_SYSTEM_TYPE: &str = "fuse.coulter";
+pub const FILE_SYSTEM_TYPE: &str = "fuse.coulter";
 
 /// Name of the pump's thread, if the pump cannot run on the service's thread.
 const THREAD: ThreadShape = ThreadShape { name: "fuse", stack_size: 512 << 10 };
@@ -274,7 +274,7 @@ impl Drop for FuseFile {
 }
 
 /// Fails unless this process may mount.
-pub(crate) fn require_root() -> Result<(), FuseError> {
+pub fn require_root() -> Result<(), FuseError> {
     let capabilities = rustix::thread::capabilities(None);
     let admin = rustix::thread::CapabilitySet::SYS_ADMIN;
     match capabilities {

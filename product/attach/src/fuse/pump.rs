@@ -16,7 +16,7 @@ use super::node::{Answer, Nodes, WRITE_SIZE_MAX};
 use super::wire::{
     InHeader, Message, OUT_HEADER_SIZE, WRITE_HEADER_SIZE, opcode, out_header, write_body,
 };
-use crate::hosting::Place;
+use crate::hosting::LoopPlace;
 use crate::linger::Linger;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
@@ -51,7 +51,7 @@ pub(super) struct Pump {
     /// Readable when the mount is to end.
     stop: OwnedFd,
     session: Box<dyn Session>,
-    place: Place,
+    place: LoopPlace,
     nodes: Nodes,
     pool: BufferPool,
     /// Where the first block of the next message's payload goes.
@@ -96,7 +96,7 @@ impl Pump {
         device: OwnedFd,
         stop: OwnedFd,
         session: Box<dyn Session>,
-        place: Place,
+        place: LoopPlace,
         nodes: Nodes,
     ) -> Pump {
         let nothing = Pending { unique: 0, reply: ReplyBody::Nothing };
@@ -163,7 +163,7 @@ impl Pump {
         // Asked for anew before each sleep, so that a session may use the call to arm itself.
         let completions = self.session.completion_fd();
         // A session that is over has nothing to say, and says so for ever.
-        let waits = self.place == Place::Guest || self.session.outstanding() > 0;
+        let waits = self.place == LoopPlace::Guest || self.session.outstanding() > 0;
         let wanted = if waits { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = [
             PollFd::new(&self.stop, PollFlags::IN),

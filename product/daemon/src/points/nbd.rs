@@ -5,8 +5,8 @@ use super::{Afterlife, Gives, Ground, Kind, Point};
 use crate::error::Error;
 use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
-use coulter_attach::nbd_device::{self, NbdDevice, NbdDeviceOptions};
 use coulter_attach::point::AttachPoint;
+use coulter_block::nbd_device::{self, NbdDevice, NbdDeviceOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use crate::opening::Acknowledge;
 use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
 use coulter_attach::point::AttachPoint;
-use coulter_attach::ublk::{self, UblkDevice, UblkOptions};
+use coulter_block::ublk::{self, UblkDevice, UblkOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

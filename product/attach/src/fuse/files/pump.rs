@@ -17,7 +17,7 @@ use super::message::{
 };
 use super::requests::{Asked, changes, name_request};
 use super::writers::Writers;
-use crate::hosting::Place;
+use crate::hosting::LoopPlace;
 use crate::linger::Linger;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
@@ -69,7 +69,7 @@ pub(super) struct Pump {
     /// Readable when the mount is to end.
     stop: OwnedFd,
     session: Box<dyn Session>,
-    place: Place,
+    place: LoopPlace,
     files: Box<dyn FileService>,
     writes_back: bool,
     writers: Writers,
@@ -96,7 +96,7 @@ impl Pump {
         device: OwnedFd,
         stop: OwnedFd,
         session: Box<dyn Session>,
-        place: Place,
+        place: LoopPlace,
         files: Box<dyn FileService>,
         writes_back: bool,
         hurries: Arc<AtomicBool>,
@@ -216,7 +216,7 @@ impl Pump {
         // Asked for anew before each sleep, so that a session may use the call to arm itself.
         let completions = self.session.completion_fd();
         // A session that is over has nothing to say, and says so for ever.
-        let waits = self.place == Place::Guest || self.session.outstanding() > 0;
+        let waits = self.place == LoopPlace::Guest || self.session.outstanding() > 0;
         let wanted = if waits { PollFlags::IN } else { PollFlags::empty() };
         let stop = PollFd::new(&self.stop, PollFlags::IN);
         let device = PollFd::new(&self.device, flags);

@@ -1,6 +1,6 @@
 //! Makes sure that a block device is unused, and stays unused, before it is removed.
 
-use crate::point::DetachError;
+use coulter_attach::point::DetachError;
 use coulter_system::holders;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

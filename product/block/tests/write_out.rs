@@ -1,10 +1,10 @@
 //! A device goes away under those who use it: what they kept in memory for it has reached it by then, and
 //! they are named. Here all that use it by ways that no mount table shows.
 
-use coulter_attach::loop_device::{LoopDevice, LoopOptions};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
-use coulter_attach::write_out::{WrittenOut, write_out};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_block::loop_device::{LoopDevice, LoopOptions};
+use coulter_block::write_out::{WrittenOut, write_out};
 use coulter_systems::Scratch;
 use coulter_systems::requirement;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

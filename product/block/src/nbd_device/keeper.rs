@@ -5,8 +5,8 @@
 
 use super::netlink::Netlink;
 use super::{DEAD_TIMEOUT, Terms};
-use crate::nbd::{Address, handshake_only};
 use coulter::service::BLOCK_SIZE;
+use coulter_attach::nbd::{Address, handshake_only};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::OwnedFd;

@@ -28,8 +28,6 @@ use crate::block_device::{
     ForeignDevice, StepFailed, Surviving, await_end, detach, not_handed_over,
 };
 use crate::claim::open;
-use crate::hosting::{self, Hosted, ThreadShape};
-use crate::point::{AttachPoint, Detach, DetachError};
 use abi::{
     ATTR_FUA, ATTR_READ_ONLY, ATTR_ROTATIONAL, ATTR_VOLATILE_CACHE, DeviceInfo, F_CMD_IOCTL_ENCODE,
     F_USER_COPY, F_USER_RECOVERY, F_USER_RECOVERY_REISSUE, PARAM_BASIC, PARAM_DISCARD,
@@ -37,6 +35,8 @@ use abi::{
 };
 use control::{Control, is_unknown};
 use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BlockService, SECTOR_SIZE};
+use coulter_attach::hosting::{self, Hosted, ThreadShape};
+use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use queue::{Queue, Shape};
 use rustix::fs::OFlags;
 use std::io;

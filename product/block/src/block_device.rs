@@ -3,7 +3,7 @@
 
 use crate::apart;
 use crate::claim::claim;
-use crate::point::{Detach, DetachError};
+use coulter_attach::point::{Detach, DetachError};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,7 +59,7 @@ pub(crate) trait Surviving {
     fn take_away(&mut self, claim: Option<OwnedFd>) -> Result<(), DetachError>;
 }
 
-/// What [`AttachPoint::detach`](crate::point::AttachPoint::detach) does for such a device.
+/// What [`AttachPoint::detach`](coulter_attach::point::AttachPoint::detach) does for such a device.
 pub(crate) fn detach(device: &mut impl Surviving, how: Detach) -> Result<(), DetachError> {
     if !device.exists() {
         return Ok(());

@@ -3,9 +3,9 @@
 use coulter::service::RequestError;
 use coulter_attach::fuse::{FILE_NAME, FuseError, FuseFile, FuseOptions};
 use coulter_attach::harden::harden_process;
-use coulter_attach::loop_device::{LoopDevice, LoopError, LoopOptions, cleanup_stale, lies_over};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_attach_suite::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
+use coulter_block::loop_device::{LoopDevice, LoopError, LoopOptions, cleanup_stale, lies_over};
 use coulter_systems::Scratch;
 use coulter_systems::requirement;
 use rustix::mount::UnmountFlags;

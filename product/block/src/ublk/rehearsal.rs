@@ -9,8 +9,8 @@
 use super::Copy;
 use super::abi::{IoDescriptor, OP_WRITE, data_position};
 use super::queue::{Descriptors, Lines, Queue, Shape};
-use crate::hosting::{self, Place, ThreadShape};
 use coulter::service::{BLOCK_SIZE, BlockService, Completion, Request, SECTOR_SIZE, Session};
+use coulter_attach::hosting::{self, LoopPlace, ThreadShape};
 use fastrand::Rng;
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -60,7 +60,7 @@ impl Rehearsal {
     fn play(
         self,
         session: Box<dyn Session>,
-        place: Place,
+        place: LoopPlace,
         block_count: u64,
         begin: impl FnOnce(),
     ) -> io::Result<u64> {

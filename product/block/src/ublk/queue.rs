@@ -19,10 +19,10 @@ use super::abi::{
     IO_COMMIT_AND_FETCH, IO_F_FUA, IO_FETCH, IO_RESULT_OK, IoCommand, IoDescriptor, OP_DISCARD,
     OP_FLUSH, OP_MASK, OP_READ, OP_WRITE, OP_WRITE_ZEROES, data_position,
 };
-use crate::hosting::Place;
-use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, SECTOR_SIZE, Session};
+use coulter_attach::hosting::LoopPlace;
+use coulter_attach::pool::BufferPool;
 use io_uring::{Builder, IoUring, opcode, squeue, types};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -79,7 +79,7 @@ pub(super) struct Queue {
     lines: Lines,
     descriptors: Descriptors,
     session: Box<dyn Session>,
-    place: Place,
+    place: LoopPlace,
     shape: Shape,
     /// By tag; a request's buffer is with the session while the session has the request.
     slots: Vec<Slot>,
@@ -115,7 +115,7 @@ impl Queue {
     pub(super) fn offer(
         device: OwnedFd,
         session: Box<dyn Session>,
-        place: Place,
+        place: LoopPlace,
         shape: Shape,
     ) -> io::Result<Queue> {
         let descriptors = Descriptors::map(&device, shape.depth)?;
@@ -129,7 +129,7 @@ impl Queue {
         lines: Lines,
         descriptors: Descriptors,
         session: Box<dyn Session>,
-        place: Place,
+        place: LoopPlace,
         shape: Shape,
     ) -> io::Result<Queue> {
         let ring = ring(shape.depth)?;
@@ -384,7 +384,7 @@ impl Queue {
 
     /// Hands over what is queued, and sleeps until there is a request or a completion.
     fn sleep(&mut self) -> io::Result<()> {
-        if self.place == Place::Guest || self.session.outstanding() > 0 {
+        if self.place == LoopPlace::Guest || self.session.outstanding() > 0 {
             // Asked for anew before each sleep: the session arms itself by it.
             let descriptor = self.session.completion_fd().as_raw_fd();
             if !self.polled.contains(&descriptor) {

@@ -22,9 +22,9 @@ pub use error::NbdDeviceError;
 use crate::block_device::{
     ForeignDevice, StepFailed, Surviving, await_end, detach, not_handed_over,
 };
-use crate::nbd::{Address, Export, Server, ServerOptions, handshake_only};
-use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BLOCK_SIZE, SECTOR_SIZE};
+use coulter_attach::nbd::{Address, Export, Server, ServerOptions, handshake_only};
+use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use keeper::{Keeper, Watched};
 use netlink::{Netlink, Terms};
 use std::io;
