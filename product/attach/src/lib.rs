@@ -2,7 +2,6 @@
 //!
 //! - [`nbd`]: a server for any NBD client, virtual machines included. Needs no privilege.
 //! - [`fuse`]: one file in a FUSE mount. Needs root.
-//! - [`nvme`]: an NVMe/TCP target for any NVMe host. Needs no privilege.
 //!
 //! All keep the contract of [`point`]. They see requests
 //! and completions only ([`coulter::service`]), never where data lies.
@@ -11,9 +10,8 @@ pub mod fuse;
 pub mod harden;
 pub mod nbd;
 pub mod net;
-pub mod nvme;
 pub mod point;
 
 pub mod hosting;
-mod linger;
+pub mod linger;
 pub mod pool;

@@ -29,7 +29,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The waits of one thread. The caller says what time it is.
 #[derive(Debug)]
-pub(crate) struct Linger {
+pub struct Linger {
     /// When it found nothing for the first time since it last had work.
     idle_since: Option<Instant>,
     /// When it was told to look again.
@@ -51,7 +51,7 @@ impl Default for Linger {
 
 impl Linger {
     /// There was work.
-    pub(crate) fn found(&mut self, now: impl FnOnce() -> Instant) {
+    pub fn found(&mut self, now: impl FnOnce() -> Instant) {
         let Some(since) = self.idle_since.take() else { return };
         let now = now();
         let longest = if self.looks { WINDOW } else { SHORT_SLEEP_MAX };
@@ -60,7 +60,7 @@ impl Linger {
     }
 
     /// There was none. Returns whether to yield and look again; if not, the thread sleeps.
-    pub(crate) fn looks_again(&mut self, now: Instant) -> bool {
+    pub fn looks_again(&mut self, now: Instant) -> bool {
         self.heed_others(now);
         let since = *self.idle_since.get_or_insert(now);
         let may_look = self.paused_until.is_none_or(|until| now >= until);

@@ -1,7 +1,7 @@
 //! The file of the keys of NVMe hosts.
 
 use crate::error::{CliError, SystemError};
-use coulter_attach::nvme::{Group, Keys};
+use coulter_nvme_target::{Group, Keys};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;

@@ -13,7 +13,7 @@ use coulter_attach::nbd::wire::{
     option_reply as reply, transmission_flag as flag,
 };
 use coulter_attach::nbd::{ClientOptions, Export, drive_transmission};
-use coulter_attach::nvme::{self, Reached};
+use coulter_nvme_target::{Reached, converse};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -102,7 +102,7 @@ pub fn nvme_target(bytes: &[u8]) {
     let (stage, piece) =
         (stages[number % stages.len()], pieces[number / stages.len() % pieces.len()]);
     let service = Arc::new(MemoryService::new(MemoryOptions::new(SIZE)));
-    nvme::converse(service, stage, stream, piece);
+    converse(service, stage, stream, piece);
 }
 
 /// What a kernel sends to a FUSE mount.

@@ -54,7 +54,7 @@ impl Default for ServerOptions {
 }
 
 /// A running NBD server. Dropping it shuts it down.
-pub struct Server(net::Server<Nbd>);
+pub struct Server(net::SocketServer<Nbd>);
 
 impl Server {
     /// Starts to serve `exports`, the first of which is the default one, at `address`.
@@ -94,7 +94,7 @@ impl Server {
             observer: options.observer.clone(),
         };
         let nbd = Nbd { exports: exports.into(), options };
-        Ok(Server(net::Server::start(listener, nbd, conduct)?))
+        Ok(Server(net::SocketServer::start(listener, nbd, conduct)?))
     }
 
     /// Where it listens; with the port that the system chose, if it was asked to.

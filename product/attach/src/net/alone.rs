@@ -8,14 +8,14 @@ const USUAL: u8 = 8;
 
 /// Counts requests that came while no other one was under way.
 #[derive(Debug, Default)]
-pub(crate) struct Alone {
+pub struct Alone {
     count: u8,
 }
 
 impl Alone {
     /// Takes note of a batch of requests, and whether it was one, with no other under way. Whether that has
     /// been so for a while.
-    pub(crate) fn is_usual(&mut self, is_alone: bool) -> bool {
+    pub fn is_usual(&mut self, is_alone: bool) -> bool {
         self.count = if is_alone { self.count.saturating_add(1) } else { 0 };
         self.count > USUAL
     }

@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The meaning of a connection's bytes: decodes requests and encodes replies. It has no socket.
-pub(crate) trait Exchange {
+pub trait Exchange {
     /// The receiver of incoming bytes.
     fn receiver(&mut self) -> &mut Receiver;
     /// The bytes to send.
@@ -65,7 +65,7 @@ pub(crate) trait Exchange {
 }
 
 /// A connection whose bytes `exchange` understands.
-pub(crate) struct Connection<'a, E> {
+pub struct Connection<'a, E> {
     socket: &'a OwnedFd,
     stop: &'a Stop,
     exchange: E,
@@ -81,14 +81,15 @@ pub(crate) struct Connection<'a, E> {
 }
 
 impl<'a, E: Exchange> Connection<'a, E> {
-    pub(crate) fn new(socket: &'a OwnedFd, stop: &'a Stop, exchange: E) -> Connection<'a, E> {
+    /// A connection of `exchange` over `socket`; `stop` ends it.
+    pub fn new(socket: &'a OwnedFd, stop: &'a Stop, exchange: E) -> Connection<'a, E> {
         let (readable, writable, hung_up) = (true, true, false);
         let linger = Linger::default();
         Connection { socket, stop, exchange, readable, writable, hung_up, linger, deepest: 0 }
     }
 
     /// Serves the client to its end. The socket must not block.
-    pub(crate) fn run(mut self) -> CloseReason {
+    pub fn run(mut self) -> CloseReason {
         let reason = self.turns();
         match &reason {
             // The client may still hear what was done, unless it is gone or does not listen.

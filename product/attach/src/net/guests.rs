@@ -13,19 +13,19 @@ use std::sync::{Arc, Weak};
 
 /// Flags that a connection's thread and its server share.
 #[derive(Default)]
-pub(crate) struct Standing {
+pub struct Standing {
     settled: AtomicBool,
     displaced: AtomicBool,
 }
 
 impl Standing {
     /// It has said what it wants, and may have it.
-    pub(crate) fn settle(&self) {
+    pub fn settle(&self) {
         self.settled.store(true, Ordering::SeqCst);
     }
 
     /// True once it was hung up on to make room for others.
-    pub(crate) fn is_displaced(&self) -> bool {
+    pub fn is_displaced(&self) -> bool {
         self.displaced.load(Ordering::SeqCst)
     }
 

@@ -24,7 +24,8 @@ const BACKLOG: i32 = 128;
 const TURN_PATIENCE: Duration = Duration::from_secs(2);
 const TURN_PAUSE: Duration = Duration::from_millis(1);
 
-pub(crate) struct Listener {
+/// A listening socket, and its file if it is a unix socket.
+pub struct Listener {
     socket: OwnedFd,
     /// The address in use, with the port that the system chose.
     address: Address,
@@ -38,7 +39,8 @@ struct SocketFile {
 }
 
 impl Listener {
-    pub(crate) fn bind(
+    /// Listens at `address`; `socket_mode` is for the file of a unix socket.
+    pub fn bind(
         address: &Address,
         socket_mode: u32,
         allow_remote: bool,
@@ -51,7 +53,7 @@ impl Listener {
 
     /// Continues with a socket that already listens: inherited, or handed over. With `owns_file`,
     /// its file is removed at the end, and a deleted file is made again now, with `socket_mode`.
-    pub(crate) fn adopt(
+    pub fn adopt(
         socket: OwnedFd,
         owns_file: bool,
         socket_mode: u32,
@@ -88,12 +90,12 @@ impl Listener {
     }
 
     /// Keeps the socket file at the end.
-    pub(crate) fn keep_file(&mut self) {
+    pub fn keep_file(&mut self) {
         self.file = None;
     }
 
     /// Another descriptor for the socket.
-    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
         Ok(rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?)
     }
 
@@ -139,12 +141,13 @@ impl Listener {
         Ok(Listener { socket: listener.into(), address, file: None })
     }
 
-    pub(crate) fn address(&self) -> &Address {
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
         &self.address
     }
 
     /// The next client, as a socket that does not block.
-    pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
+    pub fn accept(&self) -> Result<OwnedFd, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::accept_with(&self.socket, flags)?;
         if matches!(self.address, Address::Tcp { .. }) {

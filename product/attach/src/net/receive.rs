@@ -14,7 +14,8 @@ use std::ops::Range;
 /// Bytes of the buffer that requests are read into. Sixty 4 KiB writes fit.
 const SHARED_SIZE: usize = 256 << 10;
 
-pub(crate) struct Receiver {
+/// The bytes that come from one peer, and where its payloads go.
+pub struct Receiver {
     shared: Box<[u8]>,
     start: usize,
     end: usize,
@@ -32,7 +33,7 @@ struct Payload {
 
 impl Receiver {
     /// A receiver that has already read `leftover`.
-    pub(crate) fn new(leftover: &[u8]) -> Receiver {
+    pub fn new(leftover: &[u8]) -> Receiver {
         assert!(leftover.len() <= SHARED_SIZE, "the handshake reads less than fits here");
         let mut shared = vec![0; SHARED_SIZE].into_boxed_slice();
         // The client may be the kernel.
@@ -42,7 +43,7 @@ impl Receiver {
     }
 
     /// The buffers for the next bytes of the stream: the rest of a payload, then the shared buffer.
-    pub(crate) fn slices(&mut self) -> [IoSliceMut<'_>; 2] {
+    pub fn slices(&mut self) -> [IoSliceMut<'_>; 2] {
         if self.start > 0 {
             self.shared.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -56,7 +57,7 @@ impl Receiver {
     }
 
     /// Records that `count` bytes were read into [`Receiver::slices`].
-    pub(crate) fn received(&mut self, mut count: usize) {
+    pub fn received(&mut self, mut count: usize) {
         if let Some(payload) = &mut self.payload {
             let placed = count.min(payload.end - payload.filled);
             payload.filled += placed;
@@ -67,7 +68,7 @@ impl Receiver {
     }
 
     /// Drops the bytes to skip. Returns whether the stream is at a header or a payload again.
-    pub(crate) fn skipped(&mut self) -> bool {
+    pub fn skipped(&mut self) -> bool {
         let now = self.skip.min(self.end - self.start);
         self.start += now;
         self.skip -= now;
@@ -76,25 +77,25 @@ impl Receiver {
 
     /// The bytes that have arrived and are not consumed, in place: headers, and the bytes between
     /// them.
-    pub(crate) fn peek(&self) -> &[u8] {
+    pub fn peek(&self) -> &[u8] {
         assert!(self.payload.is_none(), "a payload comes before the next header");
         &self.shared[self.start..self.end]
     }
 
     /// Consumes `length` bytes of [`Receiver::peek`].
-    pub(crate) fn consume(&mut self, length: usize) {
+    pub fn consume(&mut self, length: usize) {
         self.start += length;
         assert!(self.start <= self.end, "bytes are consumed after they were seen");
     }
 
     /// Begins to fill all of `buffer` with the bytes that follow.
-    pub(crate) fn begin_payload(&mut self, buffer: Buffer) {
+    pub fn begin_payload(&mut self, buffer: Buffer) {
         let range = 0..buffer.len();
         self.begin_payload_part(buffer, range);
     }
 
     /// Begins to fill `range` of `buffer` with the bytes that follow; the rest is unchanged.
-    pub(crate) fn begin_payload_part(&mut self, mut buffer: Buffer, range: Range<usize>) {
+    pub fn begin_payload_part(&mut self, mut buffer: Buffer, range: Range<usize>) {
         assert!(self.payload.is_none(), "one payload at a time");
         let place = &mut buffer[range.clone()];
         let here = place.len().min(self.end - self.start);
@@ -104,18 +105,18 @@ impl Receiver {
     }
 
     /// The payload, once it is whole.
-    pub(crate) fn take_payload(&mut self) -> Option<Buffer> {
+    pub fn take_payload(&mut self) -> Option<Buffer> {
         self.payload.take_if(|payload| payload.filled == payload.end).map(|p| p.buffer)
     }
 
     /// Drops the next `length` bytes of the stream.
-    pub(crate) fn begin_skip(&mut self, length: usize) {
+    pub fn begin_skip(&mut self, length: usize) {
         assert_eq!(self.skip, 0, "one refused payload at a time");
         self.skip = length;
     }
 
     /// Drops a payload that stays incomplete.
-    pub(crate) fn abandon_payload(&mut self) -> Option<Buffer> {
+    pub fn abandon_payload(&mut self) -> Option<Buffer> {
         self.payload.take().map(|payload| payload.buffer)
     }
 }

@@ -29,7 +29,7 @@ const STACK_SIZE: usize = 256 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is spoken on a connection.
-pub(crate) trait Protocol: Send + Sync + 'static {
+pub trait Protocol: Send + Sync + 'static {
     /// What threads are named after.
     const NAME: &'static str;
 
@@ -40,35 +40,36 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 
 /// How a server behaves, whatever it speaks.
 #[derive(Clone)]
-pub(crate) struct Conduct {
+pub struct Conduct {
     /// Clients at a time.
-    pub(crate) connections_max: usize,
+    pub connections_max: usize,
     /// Only the kernel that this process runs on, and users that may do all that this process may.
-    pub(crate) own_kernel_only: bool,
+    pub own_kernel_only: bool,
     /// Time that a client has to take its last replies when the server ends.
-    pub(crate) shutdown_timeout: Duration,
+    pub shutdown_timeout: Duration,
     /// Told of clients that come and go, from the server's threads.
-    pub(crate) observer: Option<Arc<dyn Fn(Event) + Send + Sync>>,
+    pub observer: Option<Arc<dyn Fn(Event) + Send + Sync>>,
 }
 
 /// The end of a server, as its connections see it.
-pub(crate) struct Stop {
+pub struct Stop {
     /// Readable for ever from the moment at which the server ends.
-    pub(crate) readable: OwnedFd,
+    pub readable: OwnedFd,
     /// The same for a thread that is too busy to sleep.
     stopping: AtomicBool,
     /// [`Conduct::shutdown_timeout`].
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
 }
 
 impl Stop {
-    pub(crate) fn is_now(&self) -> bool {
+    /// True once the server ends.
+    pub fn is_now(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 }
 
 /// A running server. Dropping it shuts it down.
-pub(crate) struct Server<P: Protocol> {
+pub struct SocketServer<P: Protocol> {
     shared: Arc<Shared<P>>,
     address: Address,
     /// The listening socket, for a handover.
@@ -90,13 +91,13 @@ struct Shared<P> {
     protocol_errors: AtomicU64,
 }
 
-impl<P: Protocol> Server<P> {
+impl<P: Protocol> SocketServer<P> {
     /// Serves the clients of `listener`.
-    pub(crate) fn start(
+    pub fn start(
         mut listener: Listener,
         protocol: P,
         conduct: Conduct,
-    ) -> Result<Server<P>, ServeError> {
+    ) -> Result<SocketServer<P>, ServeError> {
         let socket = listener.duplicate().map_err(ServeError::System)?;
         let address = listener.address().clone();
         let readable = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -118,20 +119,21 @@ impl<P: Protocol> Server<P> {
         let for_thread = shared.clone();
         let listener =
             thread.spawn(move || listen(&mut listener, &for_thread)).map_err(ServeError::System)?;
-        Ok(Server { shared, address, socket: Some(socket), listener: Some(listener) })
+        Ok(SocketServer { shared, address, socket: Some(socket), listener: Some(listener) })
     }
 
     /// Where it listens; with the port that the system chose, if it was asked to.
-    pub(crate) fn address(&self) -> &Address {
+    pub fn address(&self) -> &Address {
         &self.address
     }
 
-    pub(crate) fn protocol(&self) -> &P {
+    /// The protocol that its clients speak.
+    pub fn protocol(&self) -> &P {
         &self.shared.protocol
     }
 
     /// What it has seen so far.
-    pub(crate) fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> Statistics {
         let shared = &self.shared;
         Statistics {
             connections: shared.clients().count() as u64,
@@ -142,7 +144,7 @@ impl<P: Protocol> Server<P> {
     }
 
     /// Stops listening, finishes what clients have asked for, and hangs up on them.
-    pub(crate) fn shutdown(&mut self) {
+    pub fn shutdown(&mut self) {
         let Some(listener) = self.listener.take() else { return };
         self.shared.stop.stopping.store(true, Ordering::SeqCst);
         // An eventfd's counter cannot overflow from one write; nobody reads it, so it stays
@@ -155,7 +157,7 @@ impl<P: Protocol> Server<P> {
     }
 
     /// Waits until all clients are gone, or `patience` is over; how many are left.
-    pub(crate) fn wait_for_clients(&self, patience: Duration) -> usize {
+    pub fn wait_for_clients(&self, patience: Duration) -> usize {
         let clients = self.shared.clients();
         let are_there = |clients: &mut Guests| clients.count() > 0;
         match self.shared.all_gone.wait_timeout_while(clients, patience, are_there) {
@@ -166,7 +168,7 @@ impl<P: Protocol> Server<P> {
 
     /// Shuts down, but gives back the socket that listens, its file left in its place. Clients that
     /// come meanwhile wait to be let in.
-    pub(crate) fn hand_over(&mut self) -> io::Result<OwnedFd> {
+    pub fn hand_over(&mut self) -> io::Result<OwnedFd> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let socket = self.socket.take().ok_or_else(gone)?;
         self.shared.keeps_file.store(true, Ordering::SeqCst);
@@ -175,7 +177,7 @@ impl<P: Protocol> Server<P> {
     }
 }
 
-impl<P: Protocol> Drop for Server<P> {
+impl<P: Protocol> Drop for SocketServer<P> {
     fn drop(&mut self) {
         self.shutdown();
     }

@@ -27,8 +27,8 @@ pub use fabrics::{WaitingController, find};
 use crate::block_device::{ForeignDevice, StepFailed, Surviving, await_end, detach};
 use coulter::service::SECTOR_SIZE;
 use coulter_attach::net::{Address, ServeError};
-use coulter_attach::nvme::{Disk, Target, TargetOptions, host_name};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use coulter_nvme_target::{Disk, Target, TargetOptions, host_name};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ impl NvmeDevice {
              hostid={id},nr_io_queues={QUEUE_COUNT},reconnect_delay={RECONNECT_DELAY_S},\
              ctrl_loss_tmo=-1,keep_alive_tmo=5",
             host = host_name(&host_id),
-            id = coulter_attach::nvme::uuid_text(&host_id),
+            id = coulter_nvme_target::uuid_text(&host_id),
         );
         fabrics::connect(&words).map_err(|source| {
             let (step, target) =

@@ -19,7 +19,7 @@ pub(super) fn to_request_error(status: Status) -> RequestError {
 mod tests {
     use super::*;
     use coulter::service::Operation;
-    use coulter_attach::nvme::from_request_error;
+    use coulter_nvme_target::from_request_error;
 
     #[test]
     fn errors_keep_their_meaning_over_the_wire() {

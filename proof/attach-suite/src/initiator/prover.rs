@@ -1,11 +1,11 @@
 //! The host's side of a conversation: it answers the target, and asks it if it is to prove itself.
 
 use super::{Authentication, Channel, InitiatorError};
-use coulter_attach::nvme::{Private, Question, Role, Secret, random};
 use coulter_nvme::auth::{
     self, Challenge, Group, Hash, MESSAGE_SIZE_MAX, Negotiate, Reply, command, id,
 };
 use coulter_nvme::opcode::fabrics;
+use coulter_nvme_target::{Private, Question, Role, Secret, random};
 
 /// Bytes of what is fetched, as Linux asks for them.
 const FETCH_SIZE: usize = 4096;

@@ -1,7 +1,6 @@
 //! Many hosts at a target, most of them hostile or silent: those that behave are let in, and served.
 
 use coulter_attach::net::Address;
-use coulter_attach::nvme::{Target, TargetOptions};
 use coulter_attach_suite::conformance::{Host, NvmeHost};
 use coulter_attach_suite::initiator::{Channel, connect_admin, enable};
 use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
@@ -11,6 +10,7 @@ use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData};
 use coulter_nvme::opcode::admin;
 use coulter_nvme::tcp::{self, Digests, IcReq};
 use coulter_nvme::{DataPointer, Sqe};
+use coulter_nvme_target::{Target, TargetOptions};
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn hosts_that_are_silent_keep_no_other_out() {
             flow_control_disabled: false,
             keep_alive_ms: 0,
         };
-        let host = coulter_attach::nvme::host_name(&[3; 16]);
+        let host = coulter_nvme_target::host_name(&[3; 16]);
         let data = ConnectData { host_id: [3; 16], cntlid: CNTLID_ANY, subsystem, host: &host };
         let data = data.encode();
         let pointer = DataPointer::InCapsule { length: data.len() as u32, offset: 0 };

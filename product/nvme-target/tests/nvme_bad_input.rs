@@ -4,7 +4,6 @@
 use coulter::buffer::Buffer;
 use coulter::service::RequestError;
 use coulter_attach::net::Address;
-use coulter_attach::nvme::{Disk, Target, TargetOptions};
 use coulter_attach_suite::conformance::{Host, NvmeHost};
 use coulter_attach_suite::initiator::{Channel, connect_admin, enable, is_status};
 use coulter_attach_suite::initiator::{Initiator, InitiatorError, InitiatorOptions};
@@ -15,6 +14,7 @@ use coulter_nvme::opcode::{admin, fabrics as fabrics_kind, io};
 use coulter_nvme::range::{DEALLOCATE, Range};
 use coulter_nvme::tcp::{self, Data, Digests, IcReq, kind};
 use coulter_nvme::{DataPointer, Sqe, Status};
+use coulter_nvme_target::{Disk, Target, TargetOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -242,7 +242,7 @@ fn what_connect_says_is_checked_and_what_is_wrong_is_named() {
         keep_alive_ms: 0,
     };
     let name = served.target.names()[0].clone();
-    let other_host = coulter_attach::nvme::host_name(&[9; 16]);
+    let other_host = coulter_nvme_target::host_name(&[9; 16]);
     let data =
         |cntlid| ConnectData { host_id: good.host_id, cntlid, subsystem: &name, host: &good.host };
     let ours = data(initiator.cntlid);
@@ -351,7 +351,7 @@ fn a_stream_cut_at_any_byte_leaves_a_target_that_serves() {
         flow_control_disabled: false,
         keep_alive_ms: 0,
     };
-    let host = coulter_attach::nvme::host_name(&[3; 16]);
+    let host = coulter_nvme_target::host_name(&[3; 16]);
     let data = ConnectData { host_id: [3; 16], cntlid: CNTLID_ANY, subsystem: &name, host: &host };
     let sqe =
         connect.encode().with_data_pointer(DataPointer::InCapsule { length: 1024, offset: 0 });
@@ -438,7 +438,7 @@ fn a_queue_that_was_disconnected_takes_no_more_commands_and_its_controller_stays
 fn hosts_with_one_identity_and_two_names_are_two_hosts() {
     let served = Served::new();
     let first = served.options(1);
-    let host = coulter_attach::nvme::host_name(&[9; 16]);
+    let host = coulter_nvme_target::host_name(&[9; 16]);
     let second = InitiatorOptions { host, ..first.clone() };
     let connect = |options| Initiator::connect(served.target.address(), options);
     let mut hosts = [&first, &second].map(|options| NvmeHost(connect(options).expect("let in")));

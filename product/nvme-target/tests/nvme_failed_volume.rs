@@ -2,7 +2,6 @@
 //! on, and where there is no volume any more there is no connection.
 
 use coulter::service::RequestError;
-use coulter_attach::nvme::{Target, TargetOptions};
 use coulter_attach_suite::initiator::is_status;
 use coulter_attach_suite::initiator::{Initiator, InitiatorError};
 use coulter_attach_suite::loopback::{connect, serve};
@@ -10,6 +9,7 @@ use coulter_attach_suite::memory::{Fault, FaultKind, MemoryOptions, MemoryServic
 use coulter_nvme::log::{GetLog, page};
 use coulter_nvme::opcode::{admin, io};
 use coulter_nvme::{Sqe, Status};
+use coulter_nvme_target::{Target, TargetOptions};
 use std::sync::Arc;
 
 const SIZE: u64 = 8 << 20;

@@ -19,7 +19,7 @@ const GROUPS: [Group; 4] = [Group::Null, Group::Ffdhe2048, Group::Ffdhe3072, Gro
 
 /// How far a conversation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::nvme) enum Verdict {
+pub(crate) enum Verdict {
     /// More is to be said.
     Open,
     /// The host is who it says it is.
@@ -29,7 +29,7 @@ pub(in crate::nvme) enum Verdict {
 }
 
 /// One conversation, on one queue.
-pub(in crate::nvme) struct Authenticator {
+pub(crate) struct Authenticator {
     key: HostKey,
     group: Group,
     host: String,
@@ -64,7 +64,7 @@ struct Asked {
 
 impl Authenticator {
     /// Begins a conversation with a host; none if there is no key for it.
-    pub(in crate::nvme) fn new(keys: &Keys, host: &str, subsystem: &str) -> Option<Authenticator> {
+    pub(crate) fn new(keys: &Keys, host: &str, subsystem: &str) -> Option<Authenticator> {
         let key = keys.of(host)?.clone();
         let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
         let step = Step::Negotiate;
@@ -72,7 +72,7 @@ impl Authenticator {
     }
 
     /// Takes a message of the host's.
-    pub(in crate::nvme) fn take(&mut self, bytes: &[u8]) -> Verdict {
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Verdict {
         let step = std::mem::replace(&mut self.step, Step::Failed(Reason::IncorrectMessage));
         self.step = match self.next(step, bytes) {
             Ok(step) => step,
@@ -143,7 +143,7 @@ impl Authenticator {
     }
 
     /// The message that the host fetches, and how far it has come then.
-    pub(in crate::nvme) fn tell(&mut self) -> (Vec<u8>, Verdict) {
+    pub(crate) fn tell(&mut self) -> (Vec<u8>, Verdict) {
         let mut out = [0; MESSAGE_SIZE_MAX];
         let step = std::mem::replace(&mut self.step, Step::Over(Verdict::Refused));
         let size = match step {

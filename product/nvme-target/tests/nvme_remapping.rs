@@ -7,12 +7,12 @@
 //! not moved into holes from the end: its segment is cleaned when it is worth it.
 
 use coulter::{CreateOptions, OpenOptions, Volume, create};
-use coulter_attach::nvme::TargetOptions;
 use coulter_attach_suite::loopback::{connect, serve};
 use coulter_device::wrap::{TraceLog, TracedDevice};
 use coulter_device::{CommandKind, MemoryStore};
 use coulter_nvme::Sqe;
 use coulter_nvme::opcode::io;
+use coulter_nvme_target::TargetOptions;
 use std::sync::Arc;
 
 /// First block, and blocks, of the requests of figures 4 and 6: 6544, 7136 and 5728, of 4, 8 and 4 KiB.

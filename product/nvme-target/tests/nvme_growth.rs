@@ -1,7 +1,6 @@
 //! A volume that grows behind its target: hosts that have asked for events are told, and then find the new size.
 
 use coulter::service::{BlockService, Description, Session, Watch, Watchers};
-use coulter_attach::nvme::TargetOptions;
 use coulter_attach_suite::initiator::Initiator;
 use coulter_attach_suite::initiator::is_status;
 use coulter_attach_suite::loopback::{connect, serve};
@@ -9,6 +8,7 @@ use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_nvme::log::{GetLog, page};
 use coulter_nvme::opcode::{admin, io};
 use coulter_nvme::{DataPointer, Sqe, Status};
+use coulter_nvme_target::TargetOptions;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

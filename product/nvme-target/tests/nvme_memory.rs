@@ -5,7 +5,6 @@
 //! Method: an allocator that counts the bytes that all threads but the hosts' have.
 
 use coulter_attach::net::Address;
-use coulter_attach::nvme::{Disk, HostKey, Keys, Target, TargetOptions, host_name};
 use coulter_attach_suite::conformance::{Host, NvmeHost};
 use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
@@ -17,6 +16,7 @@ use coulter_nvme::log::{GetLog, page};
 use coulter_nvme::opcode::{fabrics as fabrics_kind, io};
 use coulter_nvme::tcp::{self, Digests, IcReq};
 use coulter_nvme::{DataPointer, Sqe};
+use coulter_nvme_target::{Disk, HostKey, Keys, Target, TargetOptions, host_name};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::Write;

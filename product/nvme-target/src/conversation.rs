@@ -17,10 +17,10 @@ use super::io::{Io, OF_POOL, QueueTerms};
 use super::pdus::{ADMIN_IN_CAPSULE_SIZE, Pdu, Pdus};
 use super::subsystem::{AdminSeat, QueueSeat, Refusal, Subsystem, Wanted};
 use super::target::Nvme;
-use crate::net::{
+use coulter::buffer::Buffer;
+use coulter_attach::net::{
     Address, CloseReason, Exchange, Malformed, Outgoing, Receiver, Standing, UNSENT_MAX,
 };
-use coulter::buffer::Buffer;
 use coulter_nvme::fabrics::{CNTLID_ANY, Connect, ConnectData, DISCOVERY_NQN, position};
 use coulter_nvme::opcode::{FABRICS, fabrics};
 use coulter_nvme::tcp::Fatal;

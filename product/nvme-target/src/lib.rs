@@ -1,4 +1,4 @@
-//! NVMe over TCP: a target for any NVMe host.
+//! An NVMe/TCP target: volumes as namespaces, for any NVMe host.
 //!
 //! A volume is a subsystem with one namespace. Its names follow from the store's identity, and stay for
 //! ever. A discovery service answers beside it. The bytes of the protocol are those of [`coulter_nvme`].

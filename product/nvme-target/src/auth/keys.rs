@@ -152,7 +152,7 @@ impl Keys {
     }
 
     /// The key of a host. A line with its name goes before one for any host.
-    pub(in crate::nvme) fn of(&self, host: &str) -> Option<&HostKey> {
+    pub(crate) fn of(&self, host: &str) -> Option<&HostKey> {
         let named = self.hosts.iter().find(|found| found.host.as_deref() == Some(host));
         named.or_else(|| self.hosts.iter().find(|found| found.host.is_none()))
     }

@@ -6,8 +6,8 @@
 //! - A header is shown whole, with the right digest, and again until it is consumed. Its data is then
 //!   taken into a buffer, or dropped, before the next header is shown.
 
-use crate::net::{Outgoing, Receiver};
 use coulter::buffer::Buffer;
+use coulter_attach::net::{Outgoing, Receiver};
 use coulter_nvme::digest::{DIGEST_SIZE, crc32c};
 use coulter_nvme::tcp::{self, Digests, Fatal, Header, IcReq, IcResp, flag, kind};
 use coulter_nvme::{Cqe, Sqe};

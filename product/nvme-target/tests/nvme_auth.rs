@@ -2,7 +2,6 @@
 //! is told why it is not, without harm to those that are.
 
 use coulter_attach::net::Address;
-use coulter_attach::nvme::{Disk, HostKey, Keys, Secret, Target, TargetOptions, host_name};
 use coulter_attach_suite::conformance::{Host, NvmeHost};
 use coulter_attach_suite::initiator::{
     Authentication, Initiator, InitiatorError, InitiatorOptions,
@@ -14,6 +13,7 @@ use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, property};
 use coulter_nvme::opcode::{admin, fabrics as kind};
 use coulter_nvme::tcp::Digests;
 use coulter_nvme::{IDENTIFY_SIZE, Sqe, Status};
+use coulter_nvme_target::{Disk, HostKey, Keys, Secret, Target, TargetOptions, host_name};
 use coulter_workload::Random;
 use std::sync::Arc;
 use std::time::Duration;
