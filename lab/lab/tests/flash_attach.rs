@@ -4,8 +4,8 @@ mod sandbox;
 
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
-use coulter_attach::nbd::{Address, ClientOptions};
 use coulter_attach_suite::nbd_client::Client;
+use coulter_net::nbd::{Address, ClientOptions};
 use sandbox::{Sandbox, wait_until};
 use serde_json::Value;
 use std::process::Stdio;

@@ -1,6 +1,5 @@
 //! Attach points: what a host talks to, in front of whatever serves blocks.
 //!
-//! - [`nbd`]: a server for any NBD client, virtual machines included. Needs no privilege.
 //! - [`fuse`]: one file in a FUSE mount. Needs root.
 //!
 //! All keep the contract of [`point`]. They see requests
@@ -8,8 +7,6 @@
 
 pub mod fuse;
 pub mod harden;
-pub mod nbd;
-pub mod net;
 pub mod point;
 
 pub mod hosting;

@@ -10,8 +10,8 @@ mod sandbox;
 
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, Session};
-use coulter_attach::net::Address;
 use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
+use coulter_net::Address;
 use coulter_workload::Random;
 use sandbox::Sandbox;
 use std::process::Child;

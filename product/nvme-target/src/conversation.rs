@@ -18,7 +18,7 @@ use super::pdus::{ADMIN_IN_CAPSULE_SIZE, Pdu, Pdus};
 use super::subsystem::{AdminSeat, QueueSeat, Refusal, Subsystem, Wanted};
 use super::target::Nvme;
 use coulter::buffer::Buffer;
-use coulter_attach::net::{
+use coulter_net::{
     Address, CloseReason, Exchange, Malformed, Outgoing, Receiver, Standing, UNSENT_MAX,
 };
 use coulter_nvme::fabrics::{CNTLID_ANY, Connect, ConnectData, DISCOVERY_NQN, position};

@@ -1,7 +1,7 @@
 //! The discovery log: what is served here, and by others that are known.
 
 use super::target::Nvme;
-use coulter_attach::net::Address;
+use coulter_net::Address;
 use coulter_nvme::discovery::{ENTRY_SIZE, Entry, EntryKind, encode_header};
 use coulter_nvme::fabrics::DISCOVERY_NQN;
 use std::net::IpAddr;

@@ -7,7 +7,7 @@ use super::identity::{host_name, subsystem_name};
 use super::subsystem::Subsystem;
 use super::target::{Nvme, TargetOptions};
 use coulter::service::BlockService;
-use coulter_attach::net::{Address, Exchange, SLICES_MAX, Standing};
+use coulter_net::{Address, Exchange, SLICES_MAX, Standing};
 use coulter_nvme::auth::Group;
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, DISCOVERY_NQN, property};
 use coulter_nvme::opcode::admin;

@@ -7,7 +7,7 @@
 //!   taken into a buffer, or dropped, before the next header is shown.
 
 use coulter::buffer::Buffer;
-use coulter_attach::net::{Outgoing, Receiver};
+use coulter_net::{Outgoing, Receiver};
 use coulter_nvme::digest::{DIGEST_SIZE, crc32c};
 use coulter_nvme::tcp::{self, Digests, Fatal, Header, IcReq, IcResp, flag, kind};
 use coulter_nvme::{Cqe, Sqe};

@@ -7,11 +7,11 @@ use super::front::Front;
 use super::identity::subsystem_name;
 use super::subsystem::Subsystem;
 use coulter::service::BlockService;
-use coulter_attach::net::{
-    self, Address, CloseReason, Conduct, Connection, Event, Listener, Protocol, ServeError,
+use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use coulter_net::{
+    Address, CloseReason, Conduct, Connection, Event, Listener, Protocol, ServeError, SocketServer,
     Standing, Statistics, Stop,
 };
-use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_nvme::fabrics::DISCOVERY_NQN;
 use std::io;
 use std::net::SocketAddr;
@@ -109,7 +109,7 @@ fn local_address(socket: &OwnedFd) -> io::Result<Address> {
 }
 
 /// A running target. Dropping it shuts it down.
-pub struct Target(net::SocketServer<Nvme>);
+pub struct Target(SocketServer<Nvme>);
 
 impl Target {
     /// Starts to serve `disks` at `address`, with a discovery service beside them.
@@ -167,7 +167,7 @@ impl Target {
         let discovery = (!options.own_kernel).then(discovery);
         let subsystems = disks.into_iter().map(subsystem).collect();
         let nvme = Nvme { subsystems, discovery, options };
-        Ok(Target(net::SocketServer::start(listener, nvme, conduct)?))
+        Ok(Target(SocketServer::start(listener, nvme, conduct)?))
     }
 
     /// Where it listens; with the port that the system chose, if it was asked to.

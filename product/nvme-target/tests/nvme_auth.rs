@@ -1,13 +1,13 @@
 //! DH-HMAC-CHAP between our own initiator and the target: a host with the right key is let in, and any other
 //! is told why it is not, without harm to those that are.
 
-use coulter_attach::net::Address;
 use coulter_attach_suite::conformance::{Host, NvmeHost};
 use coulter_attach_suite::initiator::{
     Authentication, Initiator, InitiatorError, InitiatorOptions,
 };
 use coulter_attach_suite::initiator::{Channel, discover, is_status};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_net::Address;
 use coulter_nvme::auth::{self, Group, Hash, MESSAGE_SIZE_MAX, Negotiate, Reason, id};
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, property};
 use coulter_nvme::opcode::{admin, fabrics as kind};

@@ -3,11 +3,11 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::RequestError;
-use coulter_attach::net::Address;
 use coulter_attach_suite::conformance::{Host, NvmeHost};
 use coulter_attach_suite::initiator::{Channel, connect_admin, enable, is_status};
 use coulter_attach_suite::initiator::{Initiator, InitiatorError, InitiatorOptions};
 use coulter_attach_suite::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
+use coulter_net::Address;
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, property};
 use coulter_nvme::log::{GetLog, page};
 use coulter_nvme::opcode::{admin, fabrics as fabrics_kind, io};

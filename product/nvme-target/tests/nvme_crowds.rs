@@ -1,11 +1,11 @@
 //! Many hosts at a target, most of them hostile or silent: those that behave are let in, and served.
 
-use coulter_attach::net::Address;
 use coulter_attach_suite::conformance::{Host, NvmeHost};
 use coulter_attach_suite::initiator::{Channel, connect_admin, enable};
 use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
 use coulter_attach_suite::loopback::{connect, serve};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_net::Address;
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData};
 use coulter_nvme::opcode::admin;
 use coulter_nvme::tcp::{self, Digests, IcReq};

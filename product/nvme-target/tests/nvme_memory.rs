@@ -4,10 +4,10 @@
 //!
 //! Method: an allocator that counts the bytes that all threads but the hosts' have.
 
-use coulter_attach::net::Address;
 use coulter_attach_suite::conformance::{Host, NvmeHost};
 use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_net::Address;
 use coulter_nvme::auth::Group;
 use coulter_nvme::fabrics::{
     self, CNTLID_ANY, Connect, ConnectData, DISCOVERY_NQN, fabrics_command, property,

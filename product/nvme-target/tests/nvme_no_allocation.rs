@@ -5,9 +5,9 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
-use coulter_attach::net::Address;
 use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_net::Address;
 use coulter_nvme::tcp::Digests;
 use coulter_nvme_target::{Disk, Target, TargetOptions};
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,12 +1,12 @@
 //! A target for the kernel that this process runs on: no other user of this machine gets a byte out
 //! of it, and nothing of it can be discovered.
 
-use coulter_attach::net::Address;
 use coulter_attach_suite::conformance::{Host, NvmeHost};
 use coulter_attach_suite::initiator::InitiatorOptions;
 use coulter_attach_suite::initiator::discover;
 use coulter_attach_suite::loopback::{connect, serve};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_net::Address;
 use coulter_nvme_target::{Target, TargetOptions};
 use coulter_systems::requirement::{Need, has};
 use std::os::unix::process::CommandExt;

@@ -8,10 +8,10 @@
 //! ```
 
 use coulter_attach::fuse::{FuseFile, FuseOptions};
-use coulter_attach::nbd::{Export, Server, ServerOptions};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_block::loop_device::{LoopDevice, LoopOptions};
+use coulter_net::nbd::{Export, Server, ServerOptions};
 use std::error::Error;
 use std::io::Read;
 use std::sync::Arc;

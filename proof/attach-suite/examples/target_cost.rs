@@ -11,10 +11,10 @@
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, Request, Session};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
-use coulter_attach::nbd::{Address, ClientOptions, Export, Server, ServerOptions};
 use coulter_attach_suite::initiator::{Initiator, InitiatorOptions};
 use coulter_attach_suite::nbd_client::Client;
 use coulter_device::MemoryStore;
+use coulter_net::nbd::{Address, ClientOptions, Export, Server, ServerOptions};
 use coulter_nvme_target::{Disk, Target, TargetOptions};
 use coulter_workload::Random;
 use std::error::Error;

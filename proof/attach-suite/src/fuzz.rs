@@ -7,12 +7,12 @@ use crate::nbd_client::Client;
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
 use coulter_attach::fuse::wire::{InHeader, Message};
-use coulter_attach::nbd::handshake::{Handshake, Step};
-use coulter_attach::nbd::wire::{
+use coulter_net::nbd::handshake::{Handshake, Step};
+use coulter_net::nbd::wire::{
     BASE_ALLOCATION, GREETING_MAGIC, OPTION_MAGIC, OptionReplyHeader, info, option,
     option_reply as reply, transmission_flag as flag,
 };
-use coulter_attach::nbd::{ClientOptions, Export, drive_transmission};
+use coulter_net::nbd::{ClientOptions, Export, drive_transmission};
 use coulter_nvme_target::{Reached, converse};
 use std::io::{Read, Write};
 use std::net::Shutdown;

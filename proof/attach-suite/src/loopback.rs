@@ -2,7 +2,7 @@
 
 use crate::initiator::{Initiator, InitiatorOptions};
 use coulter::service::BlockService;
-use coulter_attach::net::Address;
+use coulter_net::Address;
 use coulter_nvme_target::{Disk, Target, TargetOptions};
 use std::sync::Arc;
 use std::time::Duration;

@@ -18,13 +18,13 @@ use coulter::buffer::Buffer;
 use coulter::service::{
     Completion, Extent, Operation, Request, RequestError, SECTOR_SIZE, Session,
 };
-use coulter_attach::nbd::wire::{
+use coulter_net::nbd::wire::{
     ChunkHeader, Cursor, ReplyHeader, RequestHeader, chunk, command, command_flag, extent_state,
     transmission_flag,
 };
-use coulter_attach::nbd::{ClientError, ClientOptions, Terms, errno, negotiate, open};
-use coulter_attach::net::socket::timespec;
-use coulter_attach::net::{Address, Malformed, Outgoing, SLICES_MAX};
+use coulter_net::nbd::{ClientError, ClientOptions, Terms, errno, negotiate, open};
+use coulter_net::socket::timespec;
+use coulter_net::{Address, Malformed, Outgoing, SLICES_MAX};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{

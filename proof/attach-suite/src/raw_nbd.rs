@@ -1,12 +1,12 @@
 //! An NBD client that says exactly what it is told to, right or wrong.
 
 use coulter::service::BlockService;
-use coulter_attach::nbd::wire::{
+use coulter_net::nbd::wire::{
     BASE_ALLOCATION, CHUNK_HEADER_SIZE, ChunkHeader, GREETING_SIZE, OPTION_REPLY_HEADER_SIZE,
     OptionHeader, OptionReplyHeader, ReplyHeader, RequestHeader, SIMPLE_REPLY_SIZE, chunk, command,
     option, option_reply,
 };
-use coulter_attach::nbd::{Address, Export, Server, ServerOptions};
+use coulter_net::nbd::{Address, Export, Server, ServerOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;

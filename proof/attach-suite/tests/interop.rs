@@ -1,10 +1,10 @@
 //! Other people's clients against our server, and other people's tools on our device.
 
 use coulter::service::BlockService;
-use coulter_attach::nbd::{Address, Export, Server, ServerOptions};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_block::loop_device::{LoopDevice, LoopOptions};
+use coulter_net::nbd::{Address, Export, Server, ServerOptions};
 use coulter_systems::Scratch;
 use coulter_systems::requirement;
 use coulter_workload::Random;

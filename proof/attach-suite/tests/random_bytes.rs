@@ -3,10 +3,10 @@
 //! Method: valid streams with a few bytes changed reach further than noise does, so both are
 //! tried; every seed is fixed. The same entry points serve fuzzers.
 
-use coulter_attach::nbd::wire::{
+use coulter_attach_suite::fuzz;
+use coulter_net::nbd::wire::{
     ChunkHeader, OptionHeader, RequestHeader, SimpleReply, chunk, command, option,
 };
-use coulter_attach_suite::fuzz;
 use coulter_workload::Random;
 
 fn noise(random: &mut Random, length_max: u64) -> Vec<u8> {

@@ -4,12 +4,12 @@
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Completion, Operation, Request, RequestError};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
-use coulter_attach::nbd::ServerOptions;
-use coulter_attach::nbd::wire::command;
 use coulter_attach_suite::initiator::InitiatorError;
 use coulter_attach_suite::loopback;
 use coulter_attach_suite::raw_nbd::{Raw, serve};
 use coulter_device::MemoryStore;
+use coulter_net::nbd::ServerOptions;
+use coulter_net::nbd::wire::command;
 use coulter_nvme::opcode::io;
 use coulter_nvme::{DataPointer, Sqe, Status};
 use coulter_nvme_target::TargetOptions;

@@ -2,9 +2,9 @@
 //! has to be the same, or differ in a way that has a name here.
 
 use clap::Parser;
-use coulter_attach::net::Address;
 use coulter_attach_suite::initiator::Channel;
 use coulter_attach_suite::initiator::{Initiator, InitiatorError, InitiatorOptions};
+use coulter_net::Address;
 use coulter_nvme::opcode::io;
 use coulter_nvme::range::Range;
 use coulter_nvme::{Sqe, Status, sqe};

@@ -1,7 +1,7 @@
 //! What keeps a device of the kernel's NBD client from being had, in words that say what to do.
 
 use crate::block_device::{ForeignDevice, StepFailed};
-use coulter_attach::nbd::{ClientError, ServeError};
+use coulter_net::nbd::{ClientError, ServeError};
 use std::fmt;
 use std::io;
 

@@ -6,7 +6,7 @@
 use super::netlink::Netlink;
 use super::{DEAD_TIMEOUT, Terms};
 use coulter::service::BLOCK_SIZE;
-use coulter_attach::nbd::{Address, handshake_only};
+use coulter_net::nbd::{Address, handshake_only};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::OwnedFd;

@@ -23,8 +23,8 @@ use crate::block_device::{
     ForeignDevice, StepFailed, Surviving, await_end, detach, not_handed_over,
 };
 use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BLOCK_SIZE, SECTOR_SIZE};
-use coulter_attach::nbd::{Address, Export, Server, ServerOptions, handshake_only};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use coulter_net::nbd::{Address, Export, Server, ServerOptions, handshake_only};
 use keeper::{Keeper, Watched};
 use netlink::{Netlink, Terms};
 use std::io;

@@ -1,7 +1,7 @@
 //! What keeps a device of the kernel's NVMe/TCP initiator from being had, in words that say what to do.
 
 use crate::block_device::{ForeignDevice, StepFailed};
-use coulter_attach::net::ServeError;
+use coulter_net::ServeError;
 use std::fmt;
 use std::io;
 

@@ -26,8 +26,8 @@ pub use fabrics::{WaitingController, find};
 
 use crate::block_device::{ForeignDevice, StepFailed, Surviving, await_end, detach};
 use coulter::service::SECTOR_SIZE;
-use coulter_attach::net::{Address, ServeError};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use coulter_net::{Address, ServeError};
 use coulter_nvme_target::{Disk, Target, TargetOptions, host_name};
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,9 +1,9 @@
 //! Hosts of one volume, each with blocks of its own, that know what they must read; and the place where
 //! they are told of the device.
 
-use coulter_attach::nbd::{Address, ClientOptions};
 use coulter_attach_suite::conformance::{Host, NbdHost, PathHost};
 use coulter_attach_suite::nbd_client::Client;
+use coulter_net::nbd::{Address, ClientOptions};
 use coulter_workload::{BLOCK_SIZE, Content, Origin, Random};
 use std::io;
 use std::path::PathBuf;

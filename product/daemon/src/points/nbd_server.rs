@@ -6,8 +6,8 @@ use crate::error::Error;
 use crate::inherited;
 use crate::state::Entry;
 use coulter::service::BlockService;
-use coulter_attach::nbd::{Address, Export, Server, ServerOptions};
 use coulter_attach::point::AttachPoint;
+use coulter_net::nbd::{Address, Export, Server, ServerOptions};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //! minute how many were not, so that a client that is refused cannot fill the log.
 
 use crate::failure_log::Told;
-use coulter_attach::net::Event;
+use coulter_net::Event;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 

@@ -2,8 +2,8 @@
 
 use super::InitiatorError;
 use coulter::buffer::Buffer;
-use coulter_attach::net::Address;
-use coulter_attach::net::socket::{receive, receive_exactly, send_all};
+use coulter_net::Address;
+use coulter_net::socket::{receive, receive_exactly, send_all};
 use coulter_nvme::digest::{DIGEST_SIZE, crc32c};
 use coulter_nvme::tcp::{self, Data, Digests, Header, IcReq, IcResp, flag, kind};
 use coulter_nvme::{Cqe, DataPointer, Sqe};

@@ -20,7 +20,7 @@ pub use error::InitiatorError;
 
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, RequestError, Session};
-use coulter_attach::net::Address;
+use coulter_net::Address;
 use coulter_nvme::auth::{Group, Hash};
 use coulter_nvme::discovery::{self, ENTRY_SIZE, Entry};
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, csts, property};

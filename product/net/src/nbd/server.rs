@@ -3,10 +3,9 @@
 use super::connection::Nbd;
 use super::export::Export;
 use super::uri::uri;
-use crate::net;
-use crate::net::{Address, Conduct, Event, Listener, ServeError, Statistics};
-use crate::point::{AttachPoint, Detach, DetachError};
+use crate::{Address, Conduct, Event, Listener, ServeError, SocketServer, Statistics};
 use coulter::service::REQUEST_SIZE_MAX;
+use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -54,7 +53,7 @@ impl Default for ServerOptions {
 }
 
 /// A running NBD server. Dropping it shuts it down.
-pub struct Server(net::SocketServer<Nbd>);
+pub struct Server(SocketServer<Nbd>);
 
 impl Server {
     /// Starts to serve `exports`, the first of which is the default one, at `address`.
@@ -94,7 +93,7 @@ impl Server {
             observer: options.observer.clone(),
         };
         let nbd = Nbd { exports: exports.into(), options };
-        Ok(Server(net::SocketServer::start(listener, nbd, conduct)?))
+        Ok(Server(SocketServer::start(listener, nbd, conduct)?))
     }
 
     /// Where it listens; with the port that the system chose, if it was asked to.

@@ -13,7 +13,7 @@ use super::wire::{
     OPTION_HEADER_SIZE, OPTION_MAGIC, OptionHeader, OptionReplyHeader, handshake_flag, info,
     option, option_reply as reply,
 };
-use crate::net::Malformed;
+use crate::Malformed;
 use std::sync::Arc;
 
 /// Bytes of an option's data that are looked at; longer ones are refused.

@@ -1,7 +1,7 @@
 //! The forms in which a server answers: simple replies and chunks, put on their way out.
 
 use super::wire::{ChunkHeader, SimpleReply, chunk};
-use crate::net::Outgoing;
+use crate::Outgoing;
 use coulter::buffer::Buffer;
 
 /// A reply without data, in the shortest form.

@@ -6,7 +6,7 @@
 //! - No bytes make a decoder panic; what is not well-formed is `None` or a [`Malformed`].
 //! - Decoding what an encoder made gives the value back.
 
-use crate::net::Malformed;
+use crate::Malformed;
 
 /// "NBDMAGIC": opens the greeting.
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;

@@ -1,5 +1,9 @@
-//! The network parts that all servers share: the listener, the threads of connections, the buffers
-//! of both directions. They contain no protocol.
+//! Servers on sockets. The root has what all of them share: the listener, the threads of
+//! connections, the buffers of both directions; it contains no protocol. [`nbd`] is an NBD server.
+//!
+//! # Invariants
+//! - A client that sends nonsense, too much or nothing loses its own connection and nothing else.
+//! - Connections and the memory of each are bounded.
 //!
 //! # Layers
 //! ```text
@@ -21,6 +25,7 @@ mod event;
 mod guests;
 mod listener;
 mod malformed;
+pub mod nbd;
 mod outgoing;
 mod peer;
 mod receive;

@@ -30,7 +30,7 @@ mod reply;
 mod transmission;
 mod uri;
 
-pub use crate::net::{Address, AddressError, CloseReason, Event, ServeError, Statistics};
+pub use crate::{Address, AddressError, CloseReason, Event, ServeError, Statistics};
 pub use client_handshake::{Terms, negotiate};
 pub use dial::{ClientError, ClientOptions, Connected, handshake_only, open};
 pub use export::Export;

@@ -1,7 +1,7 @@
 //! Reaching an NBD server: connect, negotiate, and leave the socket to the caller.
 
 use super::client_handshake::negotiate;
-use crate::net::{Address, Malformed};
+use crate::{Address, Malformed};
 use std::fmt;
 use std::io;
 use std::net::TcpStream;

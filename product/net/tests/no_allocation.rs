@@ -5,9 +5,9 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
-use coulter_attach::nbd::{Address, ClientOptions, Export, Server, ServerOptions};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_attach_suite::nbd_client::Client;
+use coulter_net::nbd::{Address, ClientOptions, Export, Server, ServerOptions};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -17,12 +17,12 @@ use super::reply;
 use super::wire::{
     REQUEST_HEADER_SIZE, RequestHeader, command, command_flag as flag, extent_state,
 };
-use crate::net::{Alone, Exchange, Malformed, Outgoing, Receiver, UNSENT_MAX};
-use crate::pool::BufferPool;
+use crate::{Alone, Exchange, Malformed, Outgoing, Receiver, UNSENT_MAX};
 use coulter::buffer::Buffer;
 use coulter::service::{
     Completion, Extent, Operation, REQUEST_SIZE_MAX, Request, SECTOR_SIZE, Session,
 };
+use coulter_attach::pool::BufferPool;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -446,7 +446,7 @@ impl Transmission {
         loop {
             self.handle_completions();
             while !self.replies.is_empty() {
-                let mut slices = [std::io::IoSlice::new(&[]); crate::net::SLICES_MAX];
+                let mut slices = [std::io::IoSlice::new(&[]); crate::SLICES_MAX];
                 let count = self.replies.slices(&mut slices);
                 let before = output.len();
                 slices[..count].iter().for_each(|slice| output.extend_from_slice(slice));

@@ -3,11 +3,11 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, Request, Session};
-use coulter_attach::nbd::{
-    Address, ClientError, ClientOptions, Event, Export, ServeError, Server, ServerOptions,
-};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_attach_suite::nbd_client::Client;
+use coulter_net::nbd::{
+    Address, ClientError, ClientOptions, Event, Export, ServeError, Server, ServerOptions,
+};
 use coulter_workload::Random;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;

@@ -10,7 +10,7 @@ use super::outgoing::{Outgoing, SLICES_MAX};
 use super::receive::Receiver;
 use super::server::Stop;
 use super::socket::timespec;
-use crate::linger::Linger;
+use coulter_attach::linger::Linger;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{

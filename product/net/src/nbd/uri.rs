@@ -1,6 +1,6 @@
 //! The NBD URI by which other tools reach an export.
 
-use crate::net::Address;
+use crate::Address;
 
 /// The URI of the export `name` of a server at `address`.
 pub fn uri(address: &Address, name: &str) -> String {

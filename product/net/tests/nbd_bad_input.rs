@@ -2,11 +2,11 @@
 //! the protocol's error or the end of its connection, and nobody else notices.
 
 use coulter::service::{Operation, RequestError};
-use coulter_attach::nbd::wire::{chunk, command, command_flag as flag, option, option_reply};
-use coulter_attach::nbd::{ClientOptions, Server, ServerOptions};
 use coulter_attach_suite::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_attach_suite::nbd_client::Client;
 use coulter_attach_suite::raw_nbd::{Raw, serve, wait_until_alone};
+use coulter_net::nbd::wire::{chunk, command, command_flag as flag, option, option_reply};
+use coulter_net::nbd::{ClientOptions, Server, ServerOptions};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -269,7 +269,7 @@ fn a_client_that_does_not_listen_is_not_given_all_memory() {
     raw.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let header = |length| {
         let command = command::READ;
-        coulter_attach::nbd::wire::RequestHeader { flags: 0, command, cookie: 1, offset: 0, length }
+        coulter_net::nbd::wire::RequestHeader { flags: 0, command, cookie: 1, offset: 0, length }
             .encode()
     };
     // Far more than the socket holds; at some point the server reads no further.

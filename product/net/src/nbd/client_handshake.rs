@@ -6,8 +6,8 @@ use super::wire::{
     BASE_ALLOCATION, Cursor, GREETING_MAGIC, GREETING_SIZE, OPTION_MAGIC, OPTION_REPLY_HEADER_SIZE,
     OptionHeader, OptionReplyHeader, handshake_flag, info, option, option_reply as reply,
 };
-use crate::net::Malformed;
-use crate::net::socket::{receive_exactly, send_all};
+use crate::Malformed;
+use crate::socket::{receive_exactly, send_all};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 

@@ -3,8 +3,8 @@
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
 use coulter::{CreateOptions, OpenOptions, Volume, create, device};
-use coulter_attach::nbd::{Address, ClientOptions, Export, Server, ServerOptions};
 use coulter_attach_suite::nbd_client::Client;
+use coulter_net::nbd::{Address, ClientOptions, Export, Server, ServerOptions};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;

@@ -2,9 +2,9 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
-use coulter_attach::nbd::{ClientOptions, Export, Server, ServerOptions};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_attach_suite::nbd_client::Client;
+use coulter_net::nbd::{ClientOptions, Export, Server, ServerOptions};
 use std::error::Error;
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use super::export::Export;
 use super::handshake::{Agreement, Handshake, Step};
 use super::server::ServerOptions;
 use super::transmission::{Memory, Transmission};
-use crate::net::{CloseReason, Connection, Protocol, Standing, Stop, socket};
+use crate::{CloseReason, Connection, Protocol, Standing, Stop, socket};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //! - Between reads the shared buffer holds either less than one header, or requests that there is
 //!   no room for yet. It is larger than any header.
 
-use crate::pool::touch;
 use coulter::buffer::Buffer;
+use coulter_attach::pool::touch;
 use std::io::IoSliceMut;
 use std::ops::Range;
 
