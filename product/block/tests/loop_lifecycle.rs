@@ -1,11 +1,11 @@
 //! Loop devices and file mounts whose process dies, or whose user does not let go.
 
 use coulter::service::RequestError;
-use coulter_attach::fuse::{FILE_NAME, FuseError, FuseFile, FuseOptions};
 use coulter_attach::harden::harden_process;
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_attach_suite::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_block::loop_device::{LoopDevice, LoopError, LoopOptions, cleanup_stale, lies_over};
+use coulter_fuse::{FILE_NAME, FuseError, FuseFile, FuseOptions};
 use coulter_systems::Scratch;
 use coulter_systems::requirement;
 use rustix::mount::UnmountFlags;

@@ -5,8 +5,8 @@
 
 use crate::attach_point;
 use crate::state::{Entry, StateDirectory};
-use coulter_attach::fuse::FILE_NAME;
 use coulter_block::loop_device::{self, name_of, path_below};
+use coulter_fuse::FILE_NAME;
 use coulter_system::mounts;
 use coulter_terminal as terminal;
 use std::ffi::OsStr;

@@ -14,10 +14,10 @@
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, Request, Session};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
-use coulter_attach::fuse::{FuseFile, FuseOptions};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_block::loop_device::{LoopDevice, LoopOptions};
 use coulter_block::ublk::{Copy, Rehearsal};
+use coulter_fuse::{FuseFile, FuseOptions};
 use coulter_net::nbd::{Address, Export, Server, ServerOptions};
 use coulter_workload::Random;
 use std::error::Error;

@@ -7,10 +7,10 @@
 //! serve_memory loop /tmp/c           1073741824
 //! ```
 
-use coulter_attach::fuse::{FuseFile, FuseOptions};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_block::loop_device::{LoopDevice, LoopOptions};
+use coulter_fuse::{FuseFile, FuseOptions};
 use coulter_net::nbd::{Export, Server, ServerOptions};
 use std::error::Error;
 use std::io::Read;

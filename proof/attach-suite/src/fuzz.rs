@@ -6,7 +6,7 @@ use crate::memory::{MemoryOptions, MemoryService};
 use crate::nbd_client::Client;
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
-use coulter_attach::fuse::wire::{InHeader, Message};
+use coulter_fuse::wire::{InHeader, Message};
 use coulter_net::nbd::handshake::{Handshake, Step};
 use coulter_net::nbd::wire::{
     BASE_ALLOCATION, GREETING_MAGIC, OPTION_MAGIC, OptionReplyHeader, info, option,

@@ -12,8 +12,8 @@
 use crate::error::SystemsError;
 use crate::interrupted;
 use crate::interrupted::processes;
-use coulter_attach::fuse::FILE_NAME;
 use coulter_block::loop_device::{self, cleanup_stale};
+use coulter_fuse::FILE_NAME;
 use coulter_system::mounts::mounts;
 use rustix::fs::FlockOperation;
 use rustix::mount::{UnmountFlags, unmount};

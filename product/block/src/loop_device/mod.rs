@@ -1,4 +1,4 @@
-//! A loop device over a file of [`coulter_attach::fuse`]: an ordinary `/dev/loopN` for file systems, on
+//! A loop device over a file of [`coulter_fuse`]: an ordinary `/dev/loopN` for file systems, on
 //! kernels with neither ublk nor nbd.
 //!
 //! # What it does not do
@@ -44,8 +44,8 @@ use crate::apart;
 use crate::claim::{claim, open};
 use control::{BackingFile, LoopSetup, clear, configure, is_named, take_over_size};
 use coulter::service::BlockService;
-use coulter_attach::fuse::{FuseError, FuseFile, FuseOptions};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use coulter_fuse::{FuseError, FuseFile, FuseOptions};
 use coulter_system::holders;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;

@@ -5,8 +5,8 @@
 
 use super::control::{clear, is_configured, is_named};
 use crate::claim::open;
-use coulter_attach::fuse::FILE_NAME;
-use coulter_attach::fuse::{FILE_SYSTEM_TYPE, FuseError, require_root};
+use coulter_fuse::FILE_NAME;
+use coulter_fuse::{FILE_SYSTEM_TYPE, FuseError, require_root};
 use coulter_system::mounts;
 use rustix::fs::OFlags;
 use rustix::io::Errno;

@@ -20,13 +20,13 @@ use crate::verbs::fs::{
 use crate::via::ViaChoice;
 use clap::{Args, Subcommand, ValueEnum};
 use coulter::{LocalVolume, OpenOptions};
-use coulter_attach::fuse::files::overlay;
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::points;
 use coulter_daemon::setting::{self, Setting};
 use coulter_daemon::state::{Entry, StateDirectory, name_of_store};
 use coulter_daemon::{launch, reclaim, service};
 use coulter_format::BLOCK_SIZE;
+use coulter_fuse::files::overlay;
 use coulter_overlay::{Directory, Lower, Remap, SettleWhen};
 use coulter_system::dead_mounts;
 use coulter_system::mounts::{self, Mount};

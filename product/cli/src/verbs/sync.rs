@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, Error};
 use clap::Args;
-use coulter_attach::fuse::files;
+use coulter_fuse::files;
 use coulter_terminal::fault;
 use std::path::PathBuf;
 

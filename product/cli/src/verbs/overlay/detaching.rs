@@ -6,10 +6,10 @@ use crate::error::CliError;
 use crate::terminal;
 use crate::verbs::umount::check_only_there;
 use clap::Args;
-use coulter_attach::fuse::files::overlay;
 use coulter_daemon::detach;
 use coulter_daemon::points;
 use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_fuse::files::overlay;
 use coulter_overlay::SettleWhen;
 use std::path::{Path, PathBuf};
 

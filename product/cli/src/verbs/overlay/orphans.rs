@@ -4,7 +4,7 @@ use super::{served, told, told_with_help};
 use crate::error::CliError;
 use crate::terminal;
 use clap::Args;
-use coulter_attach::fuse::files::overlay::{self, Fit};
+use coulter_fuse::files::overlay::{self, Fit};
 use coulter_overlay::HIDDEN;
 use coulter_terminal::Size;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};

@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, Error};
 use crate::terminal;
-use coulter_attach::fuse::files::overlay;
+use coulter_fuse::files::overlay;
 use coulter_terminal::{Size, fault};
 use std::fs::File;
 use std::path::Path;

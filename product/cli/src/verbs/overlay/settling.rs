@@ -3,7 +3,7 @@
 use super::report;
 use crate::error::CliError;
 use crate::terminal;
-use coulter_attach::fuse::files::overlay;
+use coulter_fuse::files::overlay;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;

@@ -150,7 +150,7 @@ fn init(major: u32, minor: u32, readahead_max: u32, flags: u32) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::wire::opcode;
+    use crate::wire::opcode;
 
     fn header(node: u64) -> InHeader {
         InHeader { length: 0, opcode: opcode::GETATTR, unique: 1, node }

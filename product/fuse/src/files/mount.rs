@@ -3,11 +3,11 @@
 use super::overlay;
 use super::pump::Pump;
 use super::watchdog::Watchdog;
-use crate::fuse::mount::{FILE_SYSTEM_TYPE, require_root};
-use crate::hosting::{self, Hosted, ThreadShape};
-use crate::point::{AttachPoint, Detach, DetachError};
+use crate::mount::{FILE_SYSTEM_TYPE, require_root};
 use coulter::buffer::Buffer;
 use coulter::service::{BLOCK_SIZE, BlockService, Operation, Request, RequestError};
+use coulter_attach::hosting::{self, Hosted, ThreadShape};
+use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_files::{FileService, Files, Options};
 use coulter_format::Corrupt;
 use coulter_format::files::Superblock;

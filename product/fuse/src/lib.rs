@@ -1,13 +1,19 @@
-//! One file in a FUSE mount: the volume's blocks as `DIRECTORY/volume`.
+//! FUSE mounts of a volume: its blocks as the file `DIRECTORY/volume`, at the root of this crate, or
+//! the file system or overlay on it, in [`files`].
 //!
-//! It exists to carry a loop device (`coulter-block`) on kernels with neither ublk nor nbd,
-//! and can be read and written directly too, with `O_DIRECT` or not: nothing is cached.
+//! The one file carries a loop device (`coulter-block`) on kernels with neither ublk nor nbd, and
+//! can be read and written directly too, with `O_DIRECT` or not: nothing is cached.
 //!
 //! It serves `/dev/fuse` without a library. One file needs a dozen of the protocol's messages. So
 //! one thread can sleep on the kernel and on the session at once, read a payload into the session's
 //! buffer, and submit many requests with one kick.
 //!
-//! # What it does not do Writes that are not multiples of 512 are refused (`EINVAL`), as with
+//! # Invariants
+//! - Every message of the kernel that wants an answer gets one, once.
+//! - A mount goes with its owner: dropping one unmounts it.
+//!
+//! # What it does not do
+//! Writes that are not multiples of 512 are refused (`EINVAL`), as with
 //! `O_DIRECT` on a disk. Long writes from memory that is not page-aligned may be short writes. The
 //! size never changes, and there are no other files.
 //!

@@ -17,11 +17,11 @@ use super::message::{
 };
 use super::requests::{Asked, changes, name_request};
 use super::writers::Writers;
-use crate::hosting::LoopPlace;
-use crate::linger::Linger;
-use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Session};
+use coulter_attach::hosting::LoopPlace;
+use coulter_attach::linger::Linger;
+use coulter_attach::pool::BufferPool;
 use coulter_files::{
     Ending, FileService, Io, IoError, Name, Reply, Request, Response, Time, read_span,
 };
@@ -508,7 +508,7 @@ impl Pump {
 
 /// Sends a reply. The kernel rejects it when the request was cancelled or the mount is gone.
 fn reply(device: &OwnedFd, unique: u64, errno: i32, body: &[u8]) -> bool {
-    let header = crate::fuse::wire::out_header(unique, errno, body.len());
+    let header = crate::wire::out_header(unique, errno, body.len());
     let slices = [IoSlice::new(&header), IoSlice::new(body)];
     loop {
         match rustix::io::writev(device, &slices) {

@@ -16,11 +16,11 @@ use super::node::{Answer, Nodes, WRITE_SIZE_MAX};
 use super::wire::{
     InHeader, Message, OUT_HEADER_SIZE, WRITE_HEADER_SIZE, opcode, out_header, write_body,
 };
-use crate::hosting::LoopPlace;
-use crate::linger::Linger;
-use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{BLOCK_SIZE, Completion, Operation, Request, SECTOR_SIZE, Session};
+use coulter_attach::hosting::LoopPlace;
+use coulter_attach::linger::Linger;
+use coulter_attach::pool::BufferPool;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};

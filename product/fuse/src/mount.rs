@@ -2,9 +2,9 @@
 
 use super::node::Nodes;
 use super::pump::Pump;
-use crate::hosting::{self, Hosted, ThreadShape};
-use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::service::BlockService;
+use coulter_attach::hosting::{self, Hosted, ThreadShape};
+use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_system::holders;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};

@@ -1,9 +1,9 @@
 //! The file in a FUSE mount as programs use it: writes from memory that lies anywhere, and what they
 //! may not do.
 
-use coulter_attach::fuse::{FuseFile, FuseOptions};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
+use coulter_fuse::{FuseFile, FuseOptions};
 use coulter_systems::Scratch;
 use coulter_systems::requirement;
 use std::fs::File;

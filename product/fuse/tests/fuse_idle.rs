@@ -5,10 +5,10 @@
 
 use coulter::service::{BlockService, Completion, Description, Request, Session, Watch};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
-use coulter_attach::fuse::{FuseFile, FuseOptions};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_attach_suite::memory::{MemoryOptions, MemoryService};
 use coulter_device::MemoryStore;
+use coulter_fuse::{FuseFile, FuseOptions};
 use coulter_systems::Scratch;
 use coulter_systems::requirement;
 use rustix::event::{EventfdFlags, eventfd};
