@@ -83,7 +83,7 @@ processor_time() {
 # By layer: sums of what `callgrind_annotate` says of each function.
 layers='
   function layer(name) {
-    if (name ~ /coulter_attach|attach_cost/) return "attach"
+    if (name ~ /coulter_(attach|block|fuse|net|nvme_target)|attach_cost/) return "attach"
     if (name ~ /coulter_engine|coulter_format/) return "engine"
     if (name ~ /coulter_device|io_uring/) return "device"
     if (name ~ /crc/) return "checksum"

@@ -1,5 +1,5 @@
-//! FUSE mounts of a volume: its blocks as the file `DIRECTORY/volume`, at the root of this crate, or
-//! the file system or overlay on it, in [`files`].
+//! FUSE mounts of a volume: its blocks as the file `DIRECTORY/volume`, at the root of this crate;
+//! the file system on it, or an overlay, in [`files`].
 //!
 //! The one file carries a loop device (`coulter-block`) on kernels with neither ublk nor nbd, and
 //! can be read and written directly too, with `O_DIRECT` or not: nothing is cached.
