@@ -7,11 +7,11 @@
 //! a thread that wakes to one that has used its time for looking, so the thread does not look for a while then.
 //!
 //! # Invariants
-//! - A thread that has nothing to do looks for at most [`WINDOW`] at a time.
+//! - A thread that has nothing to do looks for at most `WINDOW` at a time.
 //! - After a wait that was longer than it may look, it sleeps at once the next time. So it looks in vain in
 //!   at most every second wait.
-//! - After it gave its processor to another thread, it looks no more for [`PAUSE_MIN`] at the least, for
-//!   [`PAUSE_MAX`] where that happens again and again.
+//! - After it gave its processor to another thread, it looks no more for `PAUSE_MIN` at the least, for
+//!   `PAUSE_MAX` where that happens again and again.
 
 use std::time::{Duration, Instant};
 
