@@ -5,9 +5,8 @@
 //! - At most [`Conduct::connections_max`] clients at a time. Who makes room for another, and who is
 //!   refused: see [`guests`](super::guests).
 //! - [`SocketServer::shutdown`] returns when no thread of the server is left and the socket
-//!   file is gone;
-//!   every request that a client had sent and the server had read is answered, unless the client
-//!   does not listen for [`Conduct::shutdown_timeout`].
+//!   file is gone; every request that a client had sent and the server had read is answered, unless
+//!   the client does not listen for [`Conduct::shutdown_timeout`].
 
 use super::address::Address;
 use super::event::{CloseReason, Event, Statistics};

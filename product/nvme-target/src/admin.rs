@@ -6,14 +6,14 @@
 //!   end, and what they had submitted is complete before the controller is gone.
 //! - Events are told once: they are masked until the host has read the log that belongs to them.
 
-use super::answers::{Terms, features, identify, logs};
+use super::answers::Terms;
 use super::subsystem::AdminSeat;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, Session};
 use coulter_nvme::fabrics::{self, Capabilities, Configuration, csts, property};
 use coulter_nvme::identify::{VERSION, event};
 use coulter_nvme::log::{self, page};
-use coulter_nvme::opcode::{self, admin};
+use coulter_nvme::opcode;
 use coulter_nvme::{Sqe, Status};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -166,50 +166,27 @@ impl Admin {
         }
     }
 
-    /// Carries out a command, but for Connect and authentication.
-    pub(super) fn handle(&mut self, sqe: &Sqe, data: &[u8]) -> Result<Answer, Status> {
-        // Whatever a host asks shows that it lives.
+    /// Notes a sign of life of the host.
+    pub(super) fn hear(&mut self) {
         self.last_sign = Instant::now();
-        if sqe.is_fused() || !sqe.has_sgl() {
-            return Err(Status::INVALID_FIELD.final_one());
-        }
-        let is_property = sqe.opcode() == opcode::FABRICS;
-        if is_property {
-            return self.handle_property(sqe);
-        }
-        if !self.seat.controller.is_enabled() {
-            return Err(Status::SEQUENCE_ERROR.final_one());
-        }
-        match sqe.opcode() {
-            admin::KEEP_ALIVE => Ok(Answer::Done(0)),
-            admin::IDENTIFY => identify::answer(self, sqe).map(Answer::Data),
-            admin::GET_LOG => self.handle_log(sqe),
-            admin::GET_FEATURES => features::get(self, sqe),
-            admin::SET_FEATURES => features::set(self, sqe, data),
-            // Commands are short, and those under way are with the volume: none is stopped.
-            admin::ABORT => Ok(Answer::Done(1)),
-            admin::ASYNC_EVENT if self.event_requests.len() == EVENT_REQUESTS_MAX => {
-                Err(Status::ASYNC_EVENT_LIMIT.final_one())
-            }
-            admin::ASYNC_EVENT => {
-                self.event_requests.push(sqe.cid());
-                Ok(Answer::Later)
-            }
-            _ => Err(Status::INVALID_OPCODE.final_one()),
-        }
     }
 
-    fn handle_log(&mut self, sqe: &Sqe) -> Result<Answer, Status> {
-        let asked = log::GetLog::decode(sqe);
-        let bytes = logs::answer(self, &asked)?;
-        if !asked.retains_event {
-            match asked.page {
-                page::CHANGED_NAMESPACES => self.masked &= !event::NAMESPACE_CHANGED,
-                page::DISCOVERY => self.masked &= !event::DISCOVERY_CHANGED,
-                _ => {}
-            }
+    /// Keeps an event request until there is an event for it.
+    pub(super) fn request_event(&mut self, cid: u16) -> Result<Answer, Status> {
+        if self.event_requests.len() == EVENT_REQUESTS_MAX {
+            return Err(Status::ASYNC_EVENT_LIMIT.final_one());
         }
-        Ok(Answer::Data(bytes))
+        self.event_requests.push(cid);
+        Ok(Answer::Later)
+    }
+
+    /// Lets the event of a log be told again, as the host has read the log.
+    pub(super) fn unmask(&mut self, page: u8) {
+        match page {
+            page::CHANGED_NAMESPACES => self.masked &= !event::NAMESPACE_CHANGED,
+            page::DISCOVERY => self.masked &= !event::DISCOVERY_CHANGED,
+            _ => {}
+        }
     }
 
     /// Whether the namespace has changed since the host has read the log of that.
@@ -217,7 +194,8 @@ impl Admin {
         (self.due | self.masked) & event::NAMESPACE_CHANGED != 0
     }
 
-    fn handle_property(&mut self, sqe: &Sqe) -> Result<Answer, Status> {
+    /// Reads or sets a property of the controller.
+    pub(super) fn handle_property(&mut self, sqe: &Sqe) -> Result<Answer, Status> {
         let invalid = Err(Status::INVALID_FIELD.final_one());
         let offset = fabrics::property_offset(sqe);
         match fabrics::kind(sqe) {

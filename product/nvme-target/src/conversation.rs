@@ -10,7 +10,7 @@
 //! - A connection whose end others have asked for ends, whether or not its host listens.
 
 use super::admin::{Admin, Answer};
-use super::answers::Terms;
+use super::answers::{self, Terms};
 use super::auth::{Authenticator, Verdict};
 use super::discovery;
 use super::io::{Io, OF_POOL, QueueTerms};
@@ -188,7 +188,7 @@ impl<'a> Conversation<'a> {
             Phase::Admin(_) if is_fabrics && kind == fabrics::DISCONNECT => {
                 Err(Status::INVALID_QUEUE_TYPE.final_one())
             }
-            Phase::Admin(admin) => admin.handle(sqe, data),
+            Phase::Admin(admin) => answers::handle(admin, sqe, data),
             Phase::Greeting | Phase::Io(_) => unreachable!("they take their own"),
         };
         self.answer(sqe, outcome);

@@ -1,8 +1,11 @@
 //! What a controller answers from what it knows: Identify, logs, features.
 
-pub(super) mod features;
-pub(super) mod identify;
-pub(super) mod logs;
+mod dispatch;
+mod features;
+mod identify;
+mod logs;
+
+pub(super) use dispatch::handle;
 
 use super::pdus::{ADMIN_IN_CAPSULE_SIZE, IN_CAPSULE_SIZE};
 use coulter_nvme::identify::optional;
