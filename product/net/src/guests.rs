@@ -68,6 +68,12 @@ impl Guests {
         self.0.len()
     }
 
+    /// Whether there is no room for any client: the threads of those that were hung up on end soon,
+    /// and not at once.
+    pub(super) fn is_full(&self, count_max: usize) -> bool {
+        self.0.len() >= 2 * count_max
+    }
+
     /// Lets a client in, as far as `count_max` allows; whether another one has had to go for it.
     pub(super) fn admit(
         &mut self,
@@ -93,8 +99,7 @@ impl Guests {
 
     /// The client that goes for one of `peer`, if one has to; an error if there is no room.
     fn victim_for(&self, peer: Peer, count_max: usize) -> Result<Option<usize>, ()> {
-        // The threads of those that were hung up on end soon, and not at once.
-        if self.0.len() >= 2 * count_max {
+        if self.is_full(count_max) {
             return Err(());
         }
         let staying = || self.0.iter().filter(|guest| !guest.standing.is_displaced());

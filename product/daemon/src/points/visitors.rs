@@ -1,5 +1,5 @@
-//! What the daemon's log tells of clients of a server: those that are let in, and with a line a
-//! minute how many were not, so that a client that is refused cannot fill the log.
+//! The log's lines about clients of a server. Clients that come and go, as often as they like, are for
+//! the debug log alone. A line a minute says how many were refused. So no client can fill the log.
 
 use crate::failure_log::Told;
 use coulter_net::Event;
@@ -10,9 +10,9 @@ use std::time::Instant;
 pub(super) fn observer(protocol: &'static str) -> Option<Arc<dyn Fn(Event) + Send + Sync>> {
     let refused = Mutex::new((0, Told::default()));
     Some(Arc::new(move |event| match event {
-        Event::Opened(number) => log::info!(connection = number; "{protocol}: connected"),
+        Event::Opened(number) => log::debug!(connection = number; "{protocol}: connected"),
         Event::Closed(number, reason) => {
-            log::info!(connection = number, reason:%; "{protocol}: gone");
+            log::debug!(connection = number, reason:%; "{protocol}: gone");
         }
         // A refusal, or what is like one.
         _ => {
