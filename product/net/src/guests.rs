@@ -68,7 +68,7 @@ impl Guests {
         self.0.len()
     }
 
-    /// Whether there is no room for any client: the threads of those that were hung up on end soon,
+    /// True if there is no room for any client: the threads of those that were hung up on end soon,
     /// and not at once.
     pub(super) fn is_full(&self, count_max: usize) -> bool {
         self.0.len() >= 2 * count_max

@@ -1,10 +1,10 @@
-//! The peer of a connection: a user of this machine, or an address of another. The kernel tells it; the
-//! client is not asked.
+//! The peer of a connection: a user of this machine, or an address of another. The kernel tells it;
+//! the client is not asked.
 //!
 //! # Invariants
 //! - The listener's thread asks about each client, so an answer must not cost more because other
-//!   sockets exist: [`diag`] looks one socket up. Where the kernel refuses that, [`table`] reads all
-//!   sockets, in a bounded part of the thread's time.
+//!   sockets exist: [`diag`] looks one socket up. Where the kernel refuses that, [`table`] reads
+//!   all sockets, in a bounded part of the thread's time.
 
 mod diag;
 mod table;

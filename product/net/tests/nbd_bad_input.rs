@@ -97,6 +97,7 @@ fn a_bad_request_gets_its_error_and_the_stream_stays_in_step() {
             (0, command::READ, SIZE - 512, 1024, EINVAL),
             (0, command::READ, u64::MAX - 511, 512, EINVAL),
             (0, command::TRIM, SIZE, 512, EINVAL),
+            (flag::FUA, command::TRIM, SIZE, 512, EINVAL),
             (0, command::WRITE_ZEROES, SIZE, 512, ENOSPC),
             (0, command::READ, 0, 33 * MIB, EINVAL),
             (0, command::FLUSH, 512, 0, EINVAL),

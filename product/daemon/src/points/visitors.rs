@@ -1,5 +1,6 @@
-//! The log's lines about clients of a server. Clients that come and go, as often as they like, are for
-//! the debug log alone. A line a minute says how many were refused. So no client can fill the log.
+//! The log's lines about clients of a server. Clients that come and go, as often as they like, are
+//! for the debug log alone. A line a minute says how many were refused. So no client can fill the
+//! log.
 
 use crate::failure_log::Told;
 use coulter_net::Event;

@@ -261,7 +261,14 @@ impl Transmission {
         }
         match header.offset.checked_add(length) {
             Some(end) if end <= self.size => Ok(()),
-            _ => Err(Refusal(errno::out_of_range(operation), "beyond the end of the export")),
+            _ => {
+                // To the client a trim with FUA is a trim, although zeroes are written for it.
+                let operation = match header.command {
+                    command::TRIM => Operation::Discard,
+                    _ => operation,
+                };
+                Err(Refusal(errno::out_of_range(operation), "beyond the end of the export"))
+            }
         }
     }
 

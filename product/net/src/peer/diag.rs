@@ -30,7 +30,7 @@ const ADDRESSES_SIZE: usize = 36;
 /// When this kernel, or the sandbox of this process, does not answer such a question.
 pub(super) fn user_of(client: SocketAddr, server: SocketAddr) -> Result<Option<u32>, Errno> {
     match look_up(client, server) {
-        // A kernel without this interface says the same, and our own end of the connection is there.
+        // A kernel without this interface says the same, so our own end is looked up too.
         Err(Errno::NOENT) => look_up(server, client).map(|_| None),
         found => found,
     }
@@ -114,7 +114,7 @@ mod tests {
         ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:288".parse().unwrap())
     }
 
-    /// What the kernel says of the socket of `question`.
+    /// The kernel's answer to `question`.
     fn answer(question: &[u8; REQUEST_SIZE], state: u8, user: u32) -> Vec<u8> {
         let mut bytes = vec![0; ANSWER_SIZE];
         bytes[..4].copy_from_slice(&(ANSWER_SIZE as u32).to_ne_bytes());
