@@ -34,6 +34,7 @@ use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::state::{ReadOnlyReason, Shared, State};
 use crate::statistics::{Latencies, LoopCounts, Statistics, Waiting, gather};
 use crate::tuning::{Retuning, Tuning};
+use crate::turn;
 use coulter_device::{Device, Wait};
 use coulter_engine::Failure;
 use std::any::Any;
@@ -44,10 +45,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
-
-/// Requests that are taken before the device gets what they led to: as many as a record
-/// of a mebibyte takes. So the device works on the first while the next are copied.
-const REQUESTS_PER_TURN_MAX: usize = 256;
 
 /// How a volume has ended.
 pub(crate) type Outcome = Result<(), CloseError>;
@@ -255,9 +252,10 @@ impl EventLoop {
         self.counts.batches += 1;
         while !queued.is_empty() && self.ending.is_none() && self.outcome.is_none() {
             self.guarded(|event_loop| {
-                for _ in 0..REQUESTS_PER_TURN_MAX {
+                let is_write_out = event_loop.driver().is_write_out();
+                for _ in 0..turn::take_of(queued.len(), is_write_out) {
                     // One by one, so that a panic loses none.
-                    let Some(submission) = queued.pop_front() else { break };
+                    let submission = queued.pop_front().expect("no more are taken than wait");
                     event_loop.take_submission(submission);
                 }
                 Ok(None)
@@ -407,9 +405,10 @@ impl EventLoop {
             self.shared.mailbox.take(&mut self.inbox);
             self.counts.batches += u64::from(!self.inbox.is_empty());
         }
-        for _ in 0..REQUESTS_PER_TURN_MAX {
+        let is_write_out = self.driver().is_write_out();
+        for _ in 0..turn::take_of(self.inbox.len(), is_write_out) {
             // One by one, so that a panic loses none.
-            let Some(message) = self.inbox.pop_front() else { break };
+            let message = self.inbox.pop_front().expect("no more are taken than wait");
             self.handle_message(message);
         }
     }

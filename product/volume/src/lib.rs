@@ -112,6 +112,7 @@ mod session;
 mod state;
 pub mod statistics;
 pub mod tuning;
+mod turn;
 mod validity;
 mod volume;
 

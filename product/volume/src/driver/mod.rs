@@ -246,6 +246,11 @@ impl Driver {
         self.jobs.oldest_ns()
     }
 
+    /// True while the engine has taken a write and not answered it.
+    pub(crate) fn is_write_out(&self) -> bool {
+        self.write_parts > 0
+    }
+
     /// Whether the engine has got so far that requests are taken.
     fn is_readable(&self) -> bool {
         matches!(self.engine.phase(), Phase::Recovered | Phase::Running)
