@@ -303,3 +303,44 @@ fn salvage_extracts_files_with_all_that_belongs_to_them() {
         assert_same(&kept.join(name), &to.join(name));
     }
 }
+
+/// The file system below has no space: reads go on, changes and syncs fail with ENOSPC in time, and
+/// with the space all goes on by itself.
+#[test]
+fn a_full_file_system_below_is_waited_for_and_gone_on_from() {
+    let Some(_right) = can_mount("a file system on a full file system") else { return };
+    let sandbox = Sandbox::new();
+    let [mounted, small] = ["mnt", "small"].map(|name| sandbox.make_directory(name));
+    let image = sandbox.path("small.img");
+    File::create(&image).and_then(|file| file.set_len(96 << 20)).expect("it is writable");
+    let [image, small] = [image, small].map(|path| path.to_str().expect("it is text").to_owned());
+    assert!(tool(&["mkfs.ext4", "-q", "-F", "-m", "0", &image]));
+    assert!(tool(&["mount", "-o", "loop", &image, &small]));
+    let store = format!("{small}/disk.img");
+    sandbox.ok(&["fs", "create", &store, "--size", "64M", "--sparse"]);
+    sandbox.ok(&["fs", "mount", &store, "mnt", "--tune", "space-patience=2s"]);
+    write_and_sync(&mounted.join("before"), &[7; 1 << 16]);
+    let ballast = format!("{small}/ballast");
+    let mut file = File::create(&ballast).expect("it is writable");
+    while file.write_all(&[1; 1 << 16]).is_ok() {}
+    drop(file);
+    let write = |name: String| {
+        let mut file = File::create(mounted.join(name))?;
+        file.write_all(&[2; 1 << 16])?;
+        file.sync_all()
+    };
+    let mut numbers = 0..;
+    let error = numbers.find_map(|number| write(format!("file{number}")).err());
+    let error = error.expect("what is full at some time refuses");
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+    assert_eq!(fs::read(mounted.join("before")).expect("it can be read"), [7; 1 << 16]);
+    assert_eq!(write("none".to_owned()).map_err(|error| error.kind()), Err(ErrorKind::StorageFull));
+    fs::remove_file(ballast).expect("it is there");
+    wait_until("there is space again", || write("after".to_owned()).is_ok());
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["fs", "mount", &store, "mnt"]);
+    assert_eq!(fs::read(mounted.join("after")).expect("it can be read"), [2; 1 << 16]);
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["fs", "check", &store]);
+    assert!(tool(&["umount", &small]));
+}

@@ -1,5 +1,7 @@
 //! The state machine: requests and completions in, commands and answers out.
 
+mod views;
+
 use crate::cache::{BlockMap, Cache};
 use crate::canary::{Canary, sings};
 use crate::io::{Command, Io, IoError};
@@ -21,9 +23,6 @@ use std::collections::VecDeque;
 const SET_AGE_MAX_NS: u64 = 20_000_000;
 /// What is not durable waits so long at most for a flush, in nanoseconds.
 const FLUSH_AGE_MAX_NS: u64 = 1_000_000_000;
-
-/// Commands that change the volume and are out, beyond which no more should be asked for.
-const OUT_MAX: usize = 64;
 
 /// How a file system is opened.
 #[derive(Clone, Debug)]
@@ -158,6 +157,8 @@ pub struct Files {
     pub(crate) flush_is_due: bool,
     /// A write or a flush failed: nothing is changed any more.
     pub(crate) failed: Option<i32>,
+    /// The volume has lacked space beneath it for long: changes are refused, and no sync waits.
+    pub(crate) is_short_of_space: bool,
     pub(crate) counters: Counters,
     now_ns: u64,
 }
@@ -191,6 +192,7 @@ impl Files {
             unflushed_since_ns: None,
             flush_is_due: false,
             failed: None,
+            is_short_of_space: false,
             counters: Counters::default(),
             now_ns: 0,
         };
@@ -209,57 +211,6 @@ impl Files {
             State::Running(_) => Ok(true),
             State::Refused(errno) => Err(errno),
         }
-    }
-
-    /// What it is as a whole, once it is open.
-    pub fn superblock(&self) -> Option<&Superblock> {
-        match &self.state {
-            State::Running(tree) => Some(&tree.superblock),
-            _ => None,
-        }
-    }
-
-    /// What was done so far.
-    pub fn counters(&self) -> Counters {
-        self.counters
-    }
-
-    /// Whether changes are refused: as it was opened, or after a failure.
-    pub fn read_only(&self) -> bool {
-        self.options.read_only || self.failed.is_some()
-    }
-
-    /// Blocks of metadata that cannot be read; what lies below them answers with EIO.
-    pub fn damaged_blocks(&self) -> &[u64] {
-        match &self.state {
-            State::Running(tree) => tree.cache.damaged(),
-            _ => &[],
-        }
-    }
-
-    /// Whether so much is out that no more should be asked for until something completes.
-    pub fn is_congested(&self) -> bool {
-        self.order.out_count() > OUT_MAX
-    }
-
-    /// Blocks of metadata in memory.
-    pub fn cached_blocks(&self) -> usize {
-        match &self.state {
-            State::Running(tree) => tree.cache.count(),
-            _ => 0,
-        }
-    }
-
-    /// Whether no operation is under way and nothing is out.
-    pub fn is_quiet(&self) -> bool {
-        self.idle_tasks.len() == self.tasks.len()
-            && self.ios.is_empty()
-            && self.idle_pending.len() == self.pending.len()
-    }
-
-    /// Whether everything that was answered is durable.
-    pub fn is_durable(&mut self) -> bool {
-        !matches!(self.state, State::Running(_)) || (!self.has_changes() && self.order.is_clean())
     }
 
     /// Takes in an operation. `now` is the time that it sets.
@@ -521,7 +472,7 @@ impl Files {
     }
 
     /// Runs everything that can go on.
-    fn run_ready(&mut self) {
+    pub(crate) fn run_ready(&mut self) {
         if matches!(self.state, State::Opening) {
             return;
         }
@@ -538,6 +489,13 @@ impl Files {
                 State::Refused(errno) => Progress::Ends(Err(errno)),
                 _ if self.failed.is_some() && task.work.changes_something() => {
                     Progress::Ends(Err(libc::EROFS))
+                }
+                // Reaping goes on: it would not come again before the next mount.
+                _ if self.is_short_of_space
+                    && task.work.changes_something()
+                    && !matches!(task.work, Work::Reap(_)) =>
+                {
+                    Progress::Ends(Err(libc::ENOSPC))
                 }
                 _ => self.run(id, &mut task),
             };

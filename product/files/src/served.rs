@@ -40,6 +40,10 @@ pub trait FileService {
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+    /// Tells that the volume has lacked space beneath it for longer than a program should wait, or
+    /// does no longer. Changes are refused meanwhile; commands that the volume has taken wait, in
+    /// their order.
+    fn handle_space(&mut self, _is_short: bool) {}
     /// The next command to the volume.
     fn poll_io(&mut self) -> Option<Io>;
     /// A command is complete; its buffer comes back.
@@ -69,6 +73,10 @@ impl FileService for Files {
 
     fn handle_time(&mut self, now_ns: u64) -> Option<u64> {
         Files::handle_time(self, now_ns)
+    }
+
+    fn handle_space(&mut self, is_short: bool) {
+        Files::handle_space(self, is_short);
     }
 
     fn poll_io(&mut self) -> Option<Io> {

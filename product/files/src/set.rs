@@ -132,6 +132,15 @@ impl Files {
         }
     }
 
+    /// Takes in if the volume lacks space beneath it: requests that wait for durability are
+    /// refused then.
+    pub fn handle_space(&mut self, is_short: bool) {
+        if std::mem::replace(&mut self.is_short_of_space, is_short) != is_short && is_short {
+            self.pump_flush();
+            self.run_ready();
+        }
+    }
+
     /// Begins a flush if somebody waits for one, and lets those go on who have what they waited for.
     pub(crate) fn pump_flush(&mut self) {
         let mut target = None;
@@ -139,7 +148,8 @@ impl Files {
         waiting.retain(|id| {
             let task = self.tasks[*id].as_ref();
             let Some(Work::Sync(Some(wanted))) = task.map(|task| &task.work) else { return false };
-            if self.failed.is_some() || self.order.is_durable(*wanted) {
+            let is_refused = self.failed.is_some() || self.is_short_of_space;
+            if is_refused || self.order.is_durable(*wanted) {
                 self.ready.push_back(*id);
                 return false;
             }

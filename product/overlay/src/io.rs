@@ -263,6 +263,25 @@ impl<L: Lower> Overlay<L> {
         self.begin_flush();
     }
 
+    /// Answers the requests that wait for nothing but durability; their commands stay on their
+    /// way. A write of which the volume has the bytes waits on: they are lent.
+    pub(crate) fn refuse_syncs(&mut self, errno: i32) {
+        for index in 0..self.tasks.len() {
+            let Some(task) = &mut self.tasks[index] else { continue };
+            let (Stage::Flush(then) | Stage::Then(then)) = &mut task.stage else { continue };
+            if task.id.is_none() || !matches!(then, Then::Reply(_)) {
+                continue;
+            }
+            let Then::Reply(reply) = std::mem::replace(then, Then::Nothing) else { continue };
+            let (id, lock) = (task.id.take(), task.lock.take());
+            let buffer = match *reply {
+                Reply::Written(_, buffer) => buffer,
+                _ => Buffer::empty(),
+            };
+            self.end(id, lock, Err(errno), buffer);
+        }
+    }
+
     /// Begins a flush if there are those who wait for what has completed, and none is out.
     fn begin_flush(&mut self) {
         let Some(target) = self.flush_waiters.iter().map(|(target, _)| *target).min() else {

@@ -166,6 +166,8 @@ pub struct Overlay<L: Lower> {
     pub(crate) shown: Shown,
     /// A write or a flush of the store failed: nothing is changed any more.
     pub(crate) failed: Option<i32>,
+    /// The store has lacked space beneath it for long: writes are refused, and no sync waits.
+    pub(crate) is_short_of_space: bool,
     pub(crate) is_ending: bool,
     /// The last mount was closed in order.
     pub(crate) was_clean: bool,
@@ -218,6 +220,7 @@ impl<L: Lower> Overlay<L> {
             counters: Counters::default(),
             shown: Shown::default(),
             failed: None,
+            is_short_of_space: false,
             is_ending: false,
             was_clean: true,
             now_ns: 0,
@@ -339,6 +342,9 @@ impl<L: Lower> Overlay<L> {
         if self.failed.is_some() && changes_content(&work.request) {
             return self.refuse(work, libc::EROFS);
         }
+        if self.is_short_of_space && needs_space(&work.request) {
+            return self.refuse(work, libc::ENOSPC);
+        }
         let Some(number) = content_of(&work.request) else { return self.execute_names(work) };
         if self.is_held_back(number, &work.request) {
             return self.hold_back(number, work);
@@ -434,6 +440,12 @@ fn changes_content(request: &Request) -> bool {
     )
 }
 
+/// Requests that may free space are not among them.
+fn needs_space(request: &Request) -> bool {
+    let is_data = matches!(request, Request::Write { .. } | Request::Copy { .. });
+    is_data || matches!(request, Request::Allocate { .. })
+}
+
 impl<L: Lower> FileService for Overlay<L> {
     fn handle_request(&mut self, id: u64, request: Request, now: Time) {
         self.counters.requests += 1;
@@ -466,6 +478,13 @@ impl<L: Lower> FileService for Overlay<L> {
 
     fn handle_wake(&mut self) {
         if self.take_synced() {
+            self.run();
+        }
+    }
+
+    fn handle_space(&mut self, is_short: bool) {
+        if std::mem::replace(&mut self.is_short_of_space, is_short) != is_short && is_short {
+            self.refuse_syncs(libc::ENOSPC);
             self.run();
         }
     }

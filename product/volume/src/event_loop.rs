@@ -34,7 +34,7 @@ use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::state::{ReadOnlyReason, Shared, State};
 use crate::statistics::{Latencies, LoopCounts, Statistics, Waiting, gather};
 use crate::tuning::{Retuning, Tuning};
-use crate::turn;
+use crate::turn::take_of;
 use coulter_device::{Device, Wait};
 use coulter_engine::Failure;
 use std::any::Any;
@@ -253,7 +253,7 @@ impl EventLoop {
         while !queued.is_empty() && self.ending.is_none() && self.outcome.is_none() {
             self.guarded(|event_loop| {
                 let is_write_out = event_loop.driver().is_write_out();
-                for _ in 0..turn::take_of(queued.len(), is_write_out) {
+                for _ in 0..take_of(queued.len(), is_write_out) {
                     // One by one, so that a panic loses none.
                     let submission = queued.pop_front().expect("no more are taken than wait");
                     event_loop.take_submission(submission);
@@ -339,6 +339,7 @@ impl EventLoop {
         if self.driver().was_short_of_space() {
             let now_ns = self.shared.now_ns();
             self.driver().seek_space(now_ns);
+            self.shared.set_lacks_space(self.driver.as_ref().is_some_and(Driver::is_patience_over));
         }
         if self.governor.is_at_work() {
             self.note_direct_reads();
@@ -406,7 +407,7 @@ impl EventLoop {
             self.counts.batches += u64::from(!self.inbox.is_empty());
         }
         let is_write_out = self.driver().is_write_out();
-        for _ in 0..turn::take_of(self.inbox.len(), is_write_out) {
+        for _ in 0..take_of(self.inbox.len(), is_write_out) {
             // One by one, so that a panic loses none.
             let message = self.inbox.pop_front().expect("no more are taken than wait");
             self.handle_message(message);

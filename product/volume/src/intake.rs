@@ -21,13 +21,15 @@ pub(crate) struct Intake {
     refused: Vec<Completion>,
     /// Requests whose completions were not taken.
     pub(crate) outstanding: usize,
+    /// See [`Session::hold_writes`].
+    pub(crate) holds_writes: bool,
 }
 
 impl Intake {
     /// For a session with a volume of so many bytes.
     pub(crate) fn new(session: Option<SessionId>, size: u64) -> Intake {
         let (queued, refused) = (VecDeque::new(), Vec::new());
-        Intake { size, session, queued, refused, outstanding: 0 }
+        Intake { size, session, queued, refused, outstanding: 0, holds_writes: false }
     }
 
     /// The number of the session, if the volume has given it one.
@@ -63,6 +65,7 @@ impl Intake {
             memory,
             many: None,
             begun_ns: 0,
+            is_held: self.holds_writes,
         };
         match checked {
             Ok(()) => self.queued.push_back(submission),
@@ -91,6 +94,7 @@ impl Intake {
             memory,
             many,
             begun_ns: 0,
+            is_held: self.holds_writes,
         };
         match refusal {
             None => self.queued.push_back(submission),

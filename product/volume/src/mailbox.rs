@@ -181,6 +181,7 @@ mod tests {
             memory,
             many: None,
             begun_ns: 0,
+            is_held: false,
         }
     }
 

@@ -29,6 +29,8 @@ pub(crate) struct Submission {
     pub(crate) many: Option<Arc<Many>>,
     /// When it was handed over, in nanoseconds of the volume's clock.
     pub(crate) begun_ns: u64,
+    /// A write waits for space below the store for as long as it takes.
+    pub(crate) is_held: bool,
 }
 
 impl Submission {

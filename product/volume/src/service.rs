@@ -307,6 +307,13 @@ pub trait Session {
     fn completion_fd(&self) -> BorrowedFd<'_>;
     /// Requests submitted whose completions were not yet taken.
     fn outstanding(&self) -> usize;
+    /// From now on no write of the session is refused for want of space below the store: each
+    /// waits in its order. For clients whose later writes are of no use without the earlier ones.
+    fn hold_writes(&mut self) {}
+    /// True while writes have waited for space below the store for longer than they may.
+    fn lacks_space(&self) -> bool {
+        false
+    }
 }
 
 impl<S: BlockService + ?Sized> BlockService for Arc<S> {

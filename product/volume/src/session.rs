@@ -200,6 +200,14 @@ impl Session for VolumeSession {
     fn outstanding(&self) -> usize {
         self.intake.outstanding
     }
+
+    fn hold_writes(&mut self) {
+        self.intake.holds_writes = true;
+    }
+
+    fn lacks_space(&self) -> bool {
+        self.shared.lacks_space()
+    }
 }
 
 impl Drop for VolumeSession {

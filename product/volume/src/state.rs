@@ -116,6 +116,8 @@ pub(crate) struct Shared {
     epoch: Instant,
     /// Since when requests have waited of which none was answered, by the volume's clock; 0 if none waits.
     unanswered_since_ns: AtomicU64,
+    /// Writes have waited for space below the store for longer than they may.
+    lacks_space: AtomicBool,
     state: Mutex<State>,
     /// Told of every change of state.
     pub(crate) watchers: Watchers,
@@ -139,12 +141,23 @@ impl Shared {
             thread: OnceLock::new(),
             epoch: Instant::now(),
             unanswered_since_ns: AtomicU64::new(0),
+            lacks_space: AtomicBool::new(false),
             state: Mutex::new(State::Running),
             watchers: Watchers::default(),
             failures: Mutex::default(),
             last: Mutex::default(),
             direct: Mutex::default(),
         })
+    }
+
+    /// Tells whether writes have waited for space below the store for longer than they may.
+    pub(crate) fn set_lacks_space(&self, lacks_space: bool) {
+        self.lacks_space.store(lacks_space, Ordering::Relaxed);
+    }
+
+    /// True while writes have waited for space below the store for longer than they may.
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.lacks_space.load(Ordering::Relaxed)
     }
 
     /// Reserves the loop's thread for a guest; false if it has one.

@@ -1,14 +1,15 @@
 //! How many requests one turn of the loop takes.
 //!
-//! All writes that a turn takes go to the log as one record. A closed loop, a client that sends its next
-//! request when the last is answered, then runs in lockstep: the device waits for the loop while a record
-//! fills, and the loop waits for the device while the record is out. Two groups keep both at work. So while no
-//! write is out, a turn takes half of what waits; the other half follows in the next turn, which comes at once.
+//! All writes that a turn takes go to the log as one record. A closed loop, a client that sends its
+//! next request when the last is answered, then runs in lockstep: the device waits for the loop
+//! while a record fills, and the loop waits for the device while the record is out. Two groups
+//! keep both at work. So while no write is out, a turn takes half of the requests; the other half
+//! follows at once.
 //!
 //! Halves below [`GROUP_MIN`] are not worth it: each record costs a header block.
 
-/// Requests that are taken before the device gets what they led to: as many as a record
-/// of a mebibyte takes. So the device works on the first while the next are copied.
+/// Requests of a turn at most: a record of a mebibyte. So the device works on it while the next
+/// ones are copied.
 const REQUESTS_MAX: usize = 256;
 
 /// Requests of a group, at least.

@@ -22,6 +22,9 @@ impl Files {
             // A write that was to be durable has its answer with it.
             return Progress::Ends(Ok(task.reply.take().unwrap_or(Reply::Done)));
         }
+        if self.is_short_of_space {
+            return Progress::Ends(Err(libc::ENOSPC));
+        }
         if !self.waiting_for_flush.contains(&id) {
             self.waiting_for_flush.push(id);
         }

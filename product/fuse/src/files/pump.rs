@@ -47,6 +47,8 @@ const STOCK: [(usize, usize); 5] =
 const BATCH_MAX: usize = 64;
 /// Payloads of this size and more stay in the buffer that they were read into.
 const HAND_OVER_SIZE_MIN: usize = 256 << 10;
+/// How often it is looked whether the volume lacks space while commands are out.
+const LOOK_PERIOD_NS: u64 = 1_000_000_000;
 /// How long the end of a mount waits for the volume at a time.
 const END_PAUSE: Duration = Duration::from_millis(100);
 
@@ -95,7 +97,7 @@ impl Pump {
     pub(super) fn new(
         device: OwnedFd,
         stop: OwnedFd,
-        session: Box<dyn Session>,
+        mut session: Box<dyn Session>,
         place: LoopPlace,
         files: Box<dyn FileService>,
         writes_back: bool,
@@ -103,6 +105,7 @@ impl Pump {
     ) -> Pump {
         let mut pool = BufferPool::stocked(&STOCK);
         let staging = pool.take(WRITE_SIZE_MAX);
+        session.hold_writes();
         Pump {
             device,
             stop,
@@ -156,6 +159,7 @@ impl Pump {
     /// Submits commands, takes completions, sends replies. Returns whether there was any work.
     fn work(&mut self, timeout: Option<Duration>) -> bool {
         self.files.handle_wake();
+        self.files.handle_space(self.session.lacks_space());
         let mut any = self.submit_ios();
         let mut completions = std::mem::take(&mut self.completions);
         self.session.complete(&mut completions, timeout);
@@ -202,6 +206,10 @@ impl Pump {
             if self.files.is_quiet() && self.session.outstanding() == 0 {
                 return;
             }
+            if self.session.lacks_space() {
+                // It may never come. Closing the volume tells what is not durable.
+                return;
+            }
         }
     }
 
@@ -226,7 +234,10 @@ impl Pump {
         let count = 3 + usize::from(others.is_some());
         let last = others.unwrap_or_else(|| PollFd::new(&self.stop, PollFlags::IN));
         let mut fds = [stop, device, session, last];
-        let left = self.deadline_ns.map(|at| {
+        // The volume does not wake this thread when it gives up waiting for space.
+        let look_ns = (self.session.outstanding() > 0).then(|| self.now_ns() + LOOK_PERIOD_NS);
+        let due = [self.deadline_ns, look_ns].into_iter().flatten().min();
+        let left = due.map(|at| {
             let left = at.saturating_sub(self.now_ns()).max(100_000);
             Timespec {
                 tv_sec: (left / 1_000_000_000) as i64,

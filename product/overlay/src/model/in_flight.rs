@@ -167,3 +167,30 @@ fn the_error_of_a_flush_by_itself_is_told() {
     assert_eq!(scene.mount.ask(Request::SyncNode { inode }).err(), Some(libc::EROFS));
     assert_eq!(scene.mount.ask(block_of(inode, 1, 1)).err(), Some(libc::EROFS));
 }
+
+/// While the volume has no space, requests that wait for it are refused; commands that it has taken
+/// are whole afterwards.
+#[test]
+fn without_space_below_syncs_and_writes_are_refused_and_later_all_goes_on() {
+    let mut scene = Scene::new();
+    scene.write(3, 9);
+    scene.mount.overlay.handle_request(51, Request::SyncNode { inode: scene.inode }, TIME);
+    scene.mount.overlay.handle_time(scene.now_ns);
+    while scene.mount.end_sync() {}
+    scene.take();
+    scene.mount.overlay.handle_space(true);
+    let before = scene.expected.clone();
+    scene.write(2, 9);
+    scene.expected = before;
+    let answers: Vec<_> = std::iter::from_fn(|| scene.mount.overlay.poll_response()).collect();
+    let refused =
+        answers.iter().filter(|answer| answer.result.as_ref().err() == Some(&libc::ENOSPC));
+    assert_eq!(refused.map(|answer| answer.id).collect::<Vec<_>>(), [51, 50]);
+    scene.mount.overlay.handle_space(false);
+    scene.end_all();
+    let inode = scene.inode;
+    scene.mount.ask(block_of(inode, 0, 8)).expect("there is space again");
+    scene.expected[..BLOCK_SIZE].fill(8);
+    scene.mount.ask(Request::SyncNode { inode }).expect("there is space again");
+    assert_eq!(scene.after_a_cut(b"f"), scene.expected);
+}

@@ -70,6 +70,9 @@ impl Driver {
     /// The writes that it must see have ended.
     pub(super) fn start_unordered(&mut self, index: JobIndex) {
         let job = self.jobs.job(index);
+        if job.is_refused {
+            return self.finish(index);
+        }
         job.stage = Stage::Issuing;
         if job.operation != Operation::Flush
             && let Some(error) = self.lost.error_in(&job.footprint())

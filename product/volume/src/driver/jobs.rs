@@ -67,12 +67,16 @@ pub(super) struct Job {
     /// Parts that the engine has accepted and not answered.
     pub(super) pending: u32,
     pub(super) failure: Option<RequestError>,
-    /// A write whose session has its answer, and its memory, already.
+    /// Its session has the answer, and the memory, already.
     pub(super) is_answered: bool,
+    /// That answer was that there is no space: how it ends is of no interest any more.
+    pub(super) is_refused: bool,
     /// The answer to a question about extents.
     pub(super) extents: Vec<Extent>,
     /// When it was handed over, in nanoseconds of the volume's clock.
     pub(super) begun_ns: u64,
+    /// It waits for space below the store for as long as it takes.
+    pub(super) is_held: bool,
 }
 
 impl Job {
@@ -94,8 +98,10 @@ impl Job {
             pending: 0,
             failure: None,
             is_answered: false,
+            is_refused: false,
             extents: Vec::new(),
             begun_ns: submission.begun_ns,
+            is_held: submission.is_held,
         }
     }
 
@@ -177,9 +183,16 @@ impl Jobs {
         self.slots.len() - self.free.len()
     }
 
-    /// When the oldest request was handed over.
+    /// When the oldest request was handed over that has no answer yet.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
-        self.slots.iter().flatten().map(|job| job.begun_ns).min()
+        let unanswered = self.slots.iter().flatten().filter(|job| !job.is_answered);
+        unanswered.map(|job| job.begun_ns).min()
+    }
+
+    /// Requests that were not finished, in no order.
+    pub(super) fn each(&self) -> impl Iterator<Item = (JobIndex, &Job)> {
+        let slots = (0..).zip(&self.slots);
+        slots.filter_map(|(index, job)| Some((JobIndex(index), job.as_ref()?)))
     }
 
     /// Takes all requests out.

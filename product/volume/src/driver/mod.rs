@@ -375,6 +375,9 @@ impl Driver {
 
     /// No earlier write is in the way.
     fn start_write(&mut self, index: JobIndex) {
+        if self.jobs.job(index).is_refused {
+            return self.finish(index);
+        }
         if self.jobs.job(index).span.is_whole() {
             self.issue(index);
         } else {
@@ -455,6 +458,10 @@ impl Driver {
     }
 
     fn finish(&mut self, index: JobIndex) {
+        if self.jobs.job(index).is_refused {
+            self.jobs.remove(index);
+            return self.release(index);
+        }
         if self.jobs.job(index).operation == Operation::Read {
             self.take_from_bounce(index);
         }

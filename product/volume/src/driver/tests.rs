@@ -245,6 +245,7 @@ impl Scene {
             memory,
             many: None,
             begun_ns: 0,
+            is_held: false,
         };
         self.driver.accept(submission);
     }
@@ -293,6 +294,7 @@ impl Scene {
             memory: Memory::owned(buffer),
             many: Some(Arc::new(many)),
             begun_ns: 0,
+            is_held: false,
         });
     }
 
