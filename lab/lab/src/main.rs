@@ -25,7 +25,7 @@ use log::LevelFilter;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    coulter_cli::file_size::make_excess_an_error();
+    coulter_system::raw::make_excess_file_size_an_error();
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(words) => return coulter_cli::answer(&words),

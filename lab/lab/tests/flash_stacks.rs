@@ -10,7 +10,7 @@ mod sandbox;
 use coulter_systems::{
     AtWork, FileSystem, Program, Scratch, is_on_path, settle, with_a_small_cache,
 };
-use nix::sys::statvfs::statvfs;
+use rustix::fs::statvfs;
 use sandbox::{Sandbox, can_mount, skipped};
 use serde_json::Value;
 use std::fmt;
@@ -168,7 +168,7 @@ impl Trial<'_> {
     /// Bytes that files may take.
     fn room(&self) -> u64 {
         let found = statvfs(&self.directory).expect("it is mounted");
-        found.blocks_available() * found.fragment_size()
+        found.f_bavail * found.f_frsize
     }
 
     /// Unmounts, has the file system's checker look, detaches, and has ours look where it can.

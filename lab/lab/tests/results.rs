@@ -71,7 +71,7 @@ fn a_demonstration_with_a_copy_loses_its_host_and_no_flushed_write() {
     let found = sandbox.json(&words);
     assert_eq!(found["recovered"], true, "{found}");
     assert!(found["durable_before_loss"].as_u64() > Some(0), "{found}");
-    if nix::unistd::Uid::effective().is_root() {
+    if rustix::process::geteuid().is_root() {
         let found = sandbox.json(&["demo", "--replicate", "--directory", ".", "--json"]);
         assert_eq!(found["recovered"], true, "{found}");
     }

@@ -9,7 +9,6 @@
 use coulter_block::loop_device;
 use coulter_system::mounts;
 use coulter_terminal as terminal;
-use nix::errno::Errno;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -63,7 +62,7 @@ fn dead_loops() -> Vec<DeadLoop> {
 }
 
 fn is_dead(file: &Path) -> bool {
-    let gone = |error: io::Error| error.raw_os_error() == Some(Errno::ENOTCONN as i32);
+    let gone = |error: io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
     fs::metadata(file).is_err_and(gone)
 }
 

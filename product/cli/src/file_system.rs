@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use coulter_daemon::signatures::{self, Signature};
 use coulter_system::holders;
 use coulter_system::mounts;
-use nix::errno::Errno;
-use nix::mount::{MntFlags, umount2};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -94,12 +94,12 @@ pub fn mount(kind: &str, device: &Path, directory: &Path, options: &str) -> Resu
 /// # Errors
 /// [`MountError::MountBusy`] with the processes that use it.
 pub fn unmount(directory: &Path) -> Result<(), CliError> {
-    match umount2(directory, MntFlags::UMOUNT_NOFOLLOW) {
+    match rustix::mount::unmount(directory, UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
-        Err(Errno::EINVAL) if mounts::mount_at(directory).is_ok_and(|mount| mount.is_none()) => {
+        Err(Errno::INVAL) if mounts::mount_at(directory).is_ok_and(|mount| mount.is_none()) => {
             Ok(())
         }
-        Err(Errno::EBUSY) => {
+        Err(Errno::BUSY) => {
             let holders = holders::of_directory(directory);
             Err(MountError::MountBusy { directory: directory.to_owned(), holders }.into())
         }

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::target_file::TargetFile;
 use coulter_check::salvage::{Block, Lba, Sink};
 use coulter_daemon::file_identity::FileIdentity;
-use nix::fcntl::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -170,9 +170,7 @@ fn disk(path: &Path, size: u64) -> Result<ImageMedium, CliError> {
     if present < size {
         return Err(StoreError::ImageTooSmall { path: path.to_owned(), size, present }.into());
     }
-    let zero = FallocateFlags::FALLOC_FL_ZERO_RANGE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-    // No disk is longer than 2^63 bytes.
-    fallocate(&file, zero, 0, size as libc::off_t)
-        .map_err(|errno| CliError::io("zero", path, errno.into()))?;
+    let zero = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, zero, 0, size).map_err(|errno| CliError::io("zero", path, errno.into()))?;
     Ok(ImageMedium::Disk(file))
 }

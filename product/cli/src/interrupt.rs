@@ -1,7 +1,7 @@
 //! Ctrl-C while something has to be cleaned up: the signal becomes a flag that every wait looks at.
 
 use crate::error::{CliError, SystemError};
-use nix::sys::signal::{SigSet, Signal};
+use coulter_system::raw::EndSignals;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,16 +23,12 @@ impl Interrupt {
     /// # Errors
     /// When the system refuses.
     pub fn take_over() -> Result<Interrupt, CliError> {
-        let mut set = SigSet::empty();
-        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-            set.add(signal);
-        }
         let failed = |source| CliError::io("receive", "signals".as_ref(), source);
-        set.thread_block().map_err(|errno| failed(errno.into()))?;
+        let signals = EndSignals::take_over().map_err(failed)?;
         let interrupt = Interrupt::default();
         let raised = Arc::clone(&interrupt.raised);
         let wait = move || {
-            while set.wait().is_ok() {
+            while signals.wait().is_ok() {
                 raised.store(true, Ordering::Relaxed);
             }
         };

@@ -17,7 +17,6 @@ pub mod contents;
 mod dashboard;
 pub mod dead_loops;
 pub mod error;
-pub mod file_size;
 pub mod file_system;
 pub mod format_store;
 mod image;
@@ -49,7 +48,7 @@ use std::process::ExitCode;
 
 /// The program: does what its command line says.
 pub fn main() -> ExitCode {
-    file_size::make_excess_an_error();
+    coulter_system::raw::make_excess_file_size_an_error();
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(words) => {

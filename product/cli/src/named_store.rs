@@ -41,7 +41,7 @@ fn parse(text: &str) -> Result<PathBuf, String> {
     let found: Vec<PathBuf> = disks().into_iter().filter(|disk| holds(disk, &wanted)).collect();
     match found.as_slice() {
         [one] => Ok(one.clone()),
-        [] if !nix::unistd::Uid::effective().is_root() => {
+        [] if !rustix::process::geteuid().is_root() => {
             Err("no disk that this user may read holds such a store; try it with sudo".to_owned())
         }
         [] => Err("no disk holds such a store; a store in a file is named by its path".to_owned()),

@@ -11,7 +11,7 @@
 //! - what is no file, such as a pipe, is written straight to, and a block device is not written to.
 
 use crate::error::{CliError, SystemError};
-use nix::unistd::{AccessFlags, access};
+use rustix::fs::{Access, access};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
@@ -154,7 +154,7 @@ fn target(path: &Path, kind: Kind) -> Result<OutputTarget, CliError> {
     if !is.is_file() {
         return Err(refused(&format!("{} is there", kind_of(&there))));
     }
-    access(path, AccessFlags::W_OK).map_err(|errno| failed(errno.into()))?;
+    access(path, Access::WRITE_OK).map_err(|errno| failed(errno.into()))?;
     if !kind.is_of(&head_of(path).map_err(failed)?) {
         return Err(refused(&format!("a file is there that is not {}", kind.name)));
     }
@@ -183,7 +183,7 @@ fn check_directory_of(path: &Path) -> io::Result<()> {
     if path.file_name().is_none() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    Ok(access(directory_of(path), AccessFlags::W_OK | AccessFlags::X_OK)?)
+    Ok(access(directory_of(path), Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 fn directory_of(path: &Path) -> &Path {
@@ -220,6 +220,7 @@ fn write_new(path: &Path, before: Option<Metadata>, content: &[u8]) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::os::unix::fs::{PermissionsExt, symlink};
     use tempfile::TempDir;
 
@@ -336,7 +337,7 @@ mod tests {
     fn pipes_are_written_straight_to() {
         let directory = directory();
         let path = directory.path().join("pipe");
-        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("it is writable");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("it is writable");
         let output = Output::check(&path, Kind::HTML).expect("a pipe takes all");
         assert!(!output.is_file());
         let reader = std::thread::spawn(move || fs::read(path).expect("it is readable"));

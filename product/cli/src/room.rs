@@ -41,8 +41,8 @@ pub(crate) fn note_that_none_is_reserved(path: &Path) {
 /// # Errors
 /// When it cannot be asked.
 pub fn bytes_left(path: &Path) -> io::Result<u64> {
-    let system = nix::sys::statvfs::statvfs(path)?;
-    Ok(system.blocks_available() * system.fragment_size())
+    let system = rustix::fs::statvfs(path)?;
+    Ok(system.f_bavail * system.f_frsize)
 }
 
 /// Bytes of a regular file that have no space of their own.

@@ -14,8 +14,8 @@ use coulter_device::{Device, LockedFile};
 use coulter_format::BLOCK_SIZE;
 use coulter_format::checkpoint::BODY_SIZE_MAX;
 use coulter_system::{private, sparse};
-use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -158,12 +158,10 @@ impl TargetFile {
         while at < range.end {
             interrupt.check()?;
             let piece = RESERVED_AT_ONCE.min(range.end - at);
-            // No file is longer than 2^63 bytes.
-            let (offset, length) = (at as libc::off_t, piece as libc::off_t);
-            match fallocate(&*self.file, FallocateFlags::empty(), offset, length) {
+            match fallocate(&*self.file, FallocateFlags::empty(), at, piece) {
                 Ok(()) => at += piece,
-                Err(Errno::EINTR) => {}
-                Err(Errno::EOPNOTSUPP) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) => return Ok(false),
                 Err(errno) => {
                     return Err(CliError::io("reserve the space of", &self.path, errno.into()));
                 }
@@ -192,21 +190,15 @@ impl TargetFile {
     /// When something has come to be there, or the system refuses.
     pub(crate) fn name(&mut self, path: &Path) -> Result<(), CliError> {
         let failed = |source| CliError::io("make", path, source);
-        nix::fcntl::renameat2(
-            nix::fcntl::AT_FDCWD,
-            &self.path,
-            nix::fcntl::AT_FDCWD,
-            path,
-            nix::fcntl::RenameFlags::RENAME_NOREPLACE,
-        )
-        .or_else(|errno| match errno {
-            // Not each file system knows of it.
-            Errno::EINVAL | Errno::ENOSYS if fs::symlink_metadata(path).is_err() => {
-                fs::rename(&self.path, path).map_err(|_| errno)
-            }
-            errno => Err(errno),
-        })
-        .map_err(|errno| failed(errno.into()))?;
+        renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE)
+            .or_else(|errno| match errno {
+                // Not each file system knows of it.
+                Errno::INVAL | Errno::NOSYS if fs::symlink_metadata(path).is_err() => {
+                    fs::rename(&self.path, path).map_err(|_| errno)
+                }
+                errno => Err(errno),
+            })
+            .map_err(|errno| failed(errno.into()))?;
         self.path = path.canonicalize().map_err(failed)?;
         let above = self.path.parent().unwrap_or(Path::new("/"));
         File::open(above).and_then(|above| above.sync_all()).map_err(failed)

@@ -100,7 +100,7 @@ impl fmt::Display for ViaChoice {
 /// Fails unless one can be had.
 fn check(kind: &'static dyn Kind) -> Result<(), CliError> {
     match kind.needs_root() {
-        Some(what) if !nix::unistd::Uid::effective().is_root() => {
+        Some(what) if !rustix::process::geteuid().is_root() => {
             let help = "run it with sudo, or use --via nbd-server, which needs no root";
             Err(CliError::needs_root(what, help))
         }

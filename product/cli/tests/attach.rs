@@ -2,8 +2,7 @@
 
 mod sandbox;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use coulter_system::process::{Process, Signal};
 use sandbox::{Sandbox, is_running, send, skipped, wait_until};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -46,11 +45,11 @@ fn a_daemon_that_was_killed_just_now_is_not_said_to_live() {
     let sandbox = with_store();
     for round in 0..15 {
         sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
-        let pid = Pid::from_raw(sandbox.pid_of("disk").cast_signed());
+        let process = Process::with_pid(sandbox.pid_of("disk")).expect("it runs");
         let verb = if round % 3 == 0 { "status" } else { "list" };
         let listing = {
             let mut command = sandbox.command(&[verb, "--json"]);
-            kill(pid, Signal::SIGKILL).expect("it runs");
+            process.signal(Signal::KILL).expect("it runs");
             command.output().expect("it can be started")
         };
         let (shown, told) = [listing.stdout, listing.stderr]

@@ -2,8 +2,7 @@
 
 mod sandbox;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, Uid};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use sandbox::{Sandbox, skipped};
 use std::collections::BTreeSet;
 use std::fs;
@@ -273,7 +272,7 @@ fn what_is_installed_is_taken_away_again() {
 /// Without root's rights it goes into the user's own directories. A failure leaves no file.
 #[test]
 fn a_user_installs_below_the_home_directory_and_a_failure_leaves_nothing() {
-    if !Uid::effective().is_root() {
+    if !geteuid().is_root() {
         return skipped("installing as another user needs root");
     }
     let sandbox = Sandbox::new();
@@ -358,8 +357,7 @@ fn the_container_makes_its_store_once_and_closes_it() {
         let uri = lines.find(|line| line.starts_with("nbd://127.0.0.1:"));
         assert!(uri.is_some(), "it says where it listens");
         uuids.push(sandbox.listed()[0]["uuid"].to_string());
-        let pid = Pid::from_raw(container.id() as i32);
-        kill(pid, Signal::SIGTERM).expect("it is our child");
+        kill_process(Pid::from_child(&container), Signal::TERM).expect("it is our child");
         assert!(container.wait().expect("it is our child").success());
         sandbox.ok(&["check", "volume.img", "--data"]);
     }

@@ -2,6 +2,7 @@
 
 mod sandbox;
 
+use rustix::mount::UnmountFlags;
 use sandbox::{Sandbox, can_mount, mounts_below, send};
 use std::fs::{self, File};
 use std::io::Write;
@@ -130,7 +131,7 @@ fn a_mount_waits_until_the_one_before_has_closed_the_store() {
             assert!(fs::read(&file).expect("it was written") == vec![round - 1; 3_000_000]);
         }
         fs::write(&file, vec![round; 3_000_000]).expect("it is writable");
-        nix::mount::umount(&sandbox.path("mnt")).expect("nobody uses it");
+        rustix::mount::unmount(sandbox.path("mnt"), UnmountFlags::empty()).expect("nobody uses it");
     }
     mounted(&sandbox);
     sandbox.ok(&["umount", "mnt"]);

@@ -28,12 +28,10 @@ fn attach(sandbox: &Sandbox, store: &str, url: &str) -> String {
 /// Kills the daemon, as the loss of its host does.
 fn kill(sandbox: &Sandbox) {
     let status = sandbox.json(&["status", "--json"]);
-    let pid = status[0]["pid"].as_i64().expect("a process");
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a process"));
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it runs");
-    // A signal is sent before it has done anything: what follows would meet a daemon that still lives.
-    let number = u32::try_from(pid.as_raw()).expect("a process");
-    wait_until("it has ended", || !sandbox::is_running(number));
+    let pid = status[0]["pid"].as_u64().expect("a process");
+    let pid = u32::try_from(pid).expect("a process");
+    sandbox::send(pid, "KILL");
+    wait_until("it has ended", || !sandbox::is_running(pid));
 }
 
 fn content(seed: u8) -> Vec<u8> {

@@ -84,9 +84,9 @@ pub fn prepare(url: &Url, path: &Path) -> Result<(), Error> {
         .map_err(|error| refused(error.to_string(), "attach the store that is shipped to it"))?;
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
-    let system = nix::sys::statvfs::statvfs(folder);
+    let system = rustix::fs::statvfs(folder);
     let system = system.map_err(|error| io("look at", folder)(error.into()))?;
-    let left = system.blocks_available() * system.fragment_size();
+    let left = system.f_bavail * system.f_frsize;
     let needed = history.pieces.total();
     if left < needed {
         let (needed, left) = (coulter_terminal::Size(needed), coulter_terminal::Size(left));

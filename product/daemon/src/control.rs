@@ -14,12 +14,12 @@ use crate::scrub::{ScrubAction, ScrubFacts};
 use crate::setting::{Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
+use coulter_system::readiness::{PollFlags, is_ready_within};
 use coulter_terminal::{self as terminal, Report};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -229,8 +229,7 @@ fn converse(
 
 /// Whether an answer, or the end of the connection, comes within `duration`.
 fn is_answered(stream: &UnixStream, duration: Duration) -> bool {
-    let mut sources = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
-    poll(&mut sources, PollTimeout::try_from(duration).unwrap_or(PollTimeout::MAX)) != Ok(0)
+    is_ready_within(stream, PollFlags::IN, duration).unwrap_or(true)
 }
 
 /// Whether the other end has read all that was sent to it.

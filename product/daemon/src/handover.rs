@@ -21,9 +21,9 @@ use crate::error::{DaemonError, Error};
 use crate::file_identity::FileIdentity;
 use crate::state::Entry;
 use coulter_system::process::Process;
+use coulter_system::readiness::{PollFlags, is_ready_within};
 use coulter_terminal as terminal;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
@@ -81,7 +81,7 @@ impl Handover {
             // SAFETY: this very process passed itself the number of a descriptor that it left open
             // for this. It is taken once, before anything else in the program opens descriptors.
             let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
-            set_flags(&descriptor, FdFlag::FD_CLOEXEC).ok().map(|()| descriptor)
+            fcntl_setfd(&descriptor, FdFlags::CLOEXEC).ok().map(|()| descriptor)
         };
         let (descriptor, client) = (adopt(descriptor)?, adopt(client)?.into());
         Some(Handover { entry, descriptor, client, copying })
@@ -99,10 +99,10 @@ impl Handover {
             Ok(text) => text,
             Err(error) => return error.into(),
         };
-        let kept = set_flags(&self.descriptor, FdFlag::empty())
-            .and_then(|()| set_flags(&self.client, FdFlag::empty()));
+        let kept = fcntl_setfd(&self.descriptor, FdFlags::empty())
+            .and_then(|()| fcntl_setfd(&self.client, FdFlags::empty()));
         if let Err(error) = kept {
-            return error;
+            return error.into();
         }
         let error = Command::new(program)
             .arg0("coulter")
@@ -112,15 +112,10 @@ impl Handover {
             .env_remove("LISTEN_FDS")
             .env_remove("LISTEN_PID")
             .exec();
-        let _ = set_flags(&self.descriptor, FdFlag::FD_CLOEXEC);
-        let _ = set_flags(&self.client, FdFlag::FD_CLOEXEC);
+        let _ = fcntl_setfd(&self.descriptor, FdFlags::CLOEXEC);
+        let _ = fcntl_setfd(&self.client, FdFlags::CLOEXEC);
         error
     }
-}
-
-fn set_flags(descriptor: &impl AsFd, flags: FdFlag) -> io::Result<()> {
-    fcntl(descriptor, FcntlArg::F_SETFD(flags))?;
-    Ok(())
 }
 
 /// Checks that `program` is one of ours and can be run at all. The daemon hears nobody meanwhile, so
@@ -165,8 +160,7 @@ fn first_words(command: &mut Command, deadline: Instant) -> io::Result<Option<Ve
 
 fn is_readable(pipe: &impl AsFd, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
-    let mut sources = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-    poll(&mut sources, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)).is_ok_and(|n| n > 0)
+    is_ready_within(pipe, PollFlags::IN, left).unwrap_or(false)
 }
 
 /// Checks that the next program, by the words of this one, finds the store that is served now and may

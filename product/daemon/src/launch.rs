@@ -14,7 +14,7 @@ use crate::error::{DaemonError, Error};
 use crate::logging;
 use crate::state::{Entry, StateDirectory};
 use coulter_terminal::{self as terminal, Report};
-use nix::unistd::dup2_stdout;
+use rustix::stdio::dup2_stdout;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;

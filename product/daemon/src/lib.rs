@@ -66,6 +66,7 @@ pub mod setting;
 pub mod signatures;
 mod starting;
 pub mod state;
+mod state_lock;
 pub mod status;
 mod steps;
 pub mod store;

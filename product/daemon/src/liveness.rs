@@ -4,8 +4,8 @@
 //! A daemon holds a lock on `NAME.lock`. It belongs to the open file, so it goes with the process, however that
 //! ends, and stays while that becomes another program.
 
-use coulter_system::private;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use coulter_system::{private, raw};
+use rustix::io::{FdFlags, fcntl_setfd};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -38,7 +38,7 @@ impl Liveness {
             return Ok(());
         }
         let file = private::open(&self.path)?;
-        fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file()))?;
+        raw::lock_open_file(&file)?;
         self.file = Some(file);
         Ok(())
     }
@@ -49,7 +49,7 @@ impl Liveness {
     /// As the system says.
     pub(crate) fn pass_on(&self) -> io::Result<()> {
         if let Some(file) = &self.file {
-            fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            fcntl_setfd(file, FdFlags::empty())?;
         }
         Ok(())
     }
@@ -60,19 +60,7 @@ pub(crate) fn is_held(path: &Path) -> bool {
     let file =
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     let Ok(file) = file else { return false };
-    let mut lock = whole_file();
-    let asked = fcntl(&file, FcntlArg::F_OFD_GETLK(&mut lock));
-    asked.is_ok() && i32::from(lock.l_type) != libc::F_UNLCK
-}
-
-fn whole_file() -> libc::flock {
-    libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    }
+    raw::is_open_file_locked(&file).unwrap_or(false)
 }
 
 #[cfg(test)]

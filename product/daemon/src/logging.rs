@@ -11,17 +11,17 @@
 use crate::error::Error;
 use crate::journal::{self, Journal};
 use crate::state::StateDirectory;
+use coulter_system::readiness::{PollFlags, is_ready_within};
 use coulter_terminal as terminal;
 use log::kv::{self, Key, Value, VisitSource};
 use log::{LevelFilter, Log, Metadata, Record};
-use nix::poll::{PollFd, PollFlags, poll};
+use rustix::stdio::dup2_stderr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes after which a log file becomes `NAME.log.1` and a new one is begun.
 const LOG_SIZE_MAX: u64 = 1 << 20;
@@ -68,7 +68,7 @@ impl Format {
 }
 
 /// How long a line waits for standard error to take it. While lines are lost, the next do not wait.
-const PATIENCE_MS: u8 = 100;
+const PATIENCE: Duration = Duration::from_millis(100);
 
 static LOGGER: Logger = Logger { destination: Mutex::new(Destination::StandardError { lost: 0 }) };
 static FORMAT: OnceLock<Format> = OnceLock::new();
@@ -122,7 +122,7 @@ pub fn move_to_file(state: &StateDirectory, volume: &str) -> Result<(), Error> {
     let path = state.file(volume, "log");
     let failed = |source| Error::io("write the log", &path, source);
     let file = open(&path).map_err(failed)?;
-    nix::unistd::dup2_stderr(&file).map_err(|errno| failed(errno.into()))?;
+    dup2_stderr(&file).map_err(|errno| failed(errno.into()))?;
     let size = file.metadata().map_err(failed)?.len();
     let mut destination = LOGGER.destination.lock().unwrap_or_else(PoisonError::into_inner);
     let journal = Journal::find(Path::new(journal::SOCKET), volume);
@@ -168,7 +168,7 @@ impl LogFile {
             fs::rename(&self.path, old)?;
             self.is_eventful = true;
             self.file = open(&self.path)?;
-            nix::unistd::dup2_stderr(&self.file)?;
+            dup2_stderr(&self.file)?;
             self.size = 0;
         }
         self.file.write_all(line.as_bytes())?;
@@ -180,7 +180,7 @@ impl LogFile {
 /// Writes `line` to standard error if that does not block, and counts it among the lost if it does.
 fn write_or_lose(line: &str, lost: &mut u64) -> io::Result<()> {
     let stderr = io::stderr();
-    let patience = if *lost == 0 { PATIENCE_MS } else { 0 };
+    let patience = if *lost == 0 { PATIENCE } else { Duration::ZERO };
     if !takes(&stderr, patience) {
         *lost += 1;
         return Ok(());
@@ -208,11 +208,10 @@ fn write_or_lose(line: &str, lost: &mut u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether `stderr` takes some bytes within `patience` milliseconds, or fails at once.
-fn takes(stderr: &io::Stderr, patience: u8) -> bool {
-    let mut files = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+/// Whether `stderr` takes some bytes within `patience`, or fails at once.
+fn takes(stderr: &io::Stderr, patience: Duration) -> bool {
     // What cannot be polled is written to as ever.
-    !poll(&mut files, patience).is_ok_and(|ready| ready == 0)
+    is_ready_within(stderr, PollFlags::OUT, patience).unwrap_or(true)
 }
 
 fn now() -> String {

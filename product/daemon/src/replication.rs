@@ -19,10 +19,11 @@ use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
 use coulter_object::{Ack, Replica, ReplicaError, Settings, ShippedDevice, Url};
 use coulter_object::{history, lineage};
-use coulter_system::private;
+use coulter_system::{private, sparse};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -376,22 +377,12 @@ fn content_of(path: &Path, size: u64) -> RangeSet {
     let mut found = RangeSet::new();
     let mut offset = 0;
     while offset < size {
-        let seek = |from: u64, whence| {
-            let from = i64::try_from(from).ok()?;
-            nix::unistd::lseek(&file, from, whence).map_or_else(
-                |error| (error == nix::errno::Errno::ENXIO).then_some(size),
-                |at| u64::try_from(at).ok(),
-            )
-        };
-        let Some(start) = seek(offset, nix::unistd::Whence::SeekData) else { return all() };
-        if start >= size {
-            break;
-        }
-        let Some(end) = seek(start, nix::unistd::Whence::SeekHole) else { return all() };
+        let Ok(run) = sparse::next_data(&file, offset, size) else { return all() };
+        let Some(Range { start, end }) = run else { break };
         // In whole units of the largest alignment of a device.
         let unit = BLOCK_SIZE as u64;
         found.insert(start / unit * unit..end.div_ceil(unit).saturating_mul(unit).min(size));
-        offset = end.max(start + 1);
+        offset = end;
     }
     found
 }
@@ -522,6 +513,5 @@ fn processes_here() -> String {
 }
 
 fn host_name() -> String {
-    let name = nix::unistd::gethostname().unwrap_or_default();
-    name.to_string_lossy().into_owned()
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -10,7 +10,7 @@
 use crate::control::{self, LINE_SIZE_MAX, PATIENCE, Reply, Request};
 use crate::error::Error;
 use coulter_system::private;
-use nix::poll::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
@@ -123,7 +123,7 @@ impl Requests {
     pub(super) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         let speakers = self.speakers.iter().map(|speaker| speaker.stream.as_fd());
         let sources = [self.listener.as_fd()].into_iter().chain(speakers);
-        sources.map(|source| PollFd::new(source, PollFlags::POLLIN))
+        sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN))
     }
 
     /// A request that is there in whole, if one is.
@@ -198,7 +198,7 @@ fn turned_away(error: &io::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::poll::{PollTimeout, poll};
+    use rustix::event::{Timespec, poll};
     use tempfile::TempDir;
 
     fn listening() -> (TempDir, PathBuf, Requests) {
@@ -221,6 +221,8 @@ mod tests {
         line
     }
 
+    const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
     /// What is asked next; `None` if nothing more comes for a moment.
     fn heard(requests: &mut Requests) -> Option<Request> {
         loop {
@@ -228,7 +230,7 @@ mod tests {
                 return Some(request);
             }
             let mut sources: Vec<_> = requests.sources().collect();
-            if poll(&mut sources, PollTimeout::from(50u8)) == Ok(0) {
+            if poll(&mut sources, Some(&WAIT)) == Ok(0) {
                 return None;
             }
         }

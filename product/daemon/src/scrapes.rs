@@ -15,10 +15,9 @@ use crate::control::{self, Reply, Request};
 use crate::error::{DaemonError, Error, MetricsFault};
 use crate::metrics;
 use crate::state::{Entry, StateDirectory};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -150,21 +149,19 @@ impl Scrapes {
     }
 
     fn wait(&self) {
-        let mut sources = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+        let mut sources = vec![PollFd::new(&self.listener, PollFlags::IN)];
         sources.extend(self.scrapers.iter().map(|scraper| {
             let flags = match scraper.stage {
-                Stage::Asking(_) => PollFlags::POLLIN,
-                Stage::Taking(..) => PollFlags::POLLOUT,
+                Stage::Asking(_) => PollFlags::IN,
+                Stage::Taking(..) => PollFlags::OUT,
             };
-            PollFd::new(scraper.stream.as_fd(), flags)
+            PollFd::new(&scraper.stream, flags)
         }));
         let until = self.scrapers.iter().map(|scraper| scraper.until).min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        // A time that is cut to milliseconds would be over too early, and waited for once more.
-        let left = left.map(|left| left + Duration::from_millis(1));
-        let left = left.and_then(|left| PollTimeout::try_from(left).ok());
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
         // An interrupted or failed sleep only means one more turn.
-        let _ = poll(&mut sources, left.unwrap_or(PollTimeout::NONE));
+        let _ = poll(&mut sources, left.as_ref());
     }
 
     /// Lets all in who have come.

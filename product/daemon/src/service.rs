@@ -15,7 +15,7 @@ use crate::claim;
 use crate::control::Reply;
 use crate::copying::{CopyOrder, Copying};
 use crate::error::{DaemonError, Error, OpenError};
-use crate::events::Signals;
+use crate::events;
 use crate::handover::Handover;
 use crate::job::Job;
 use crate::logging;
@@ -27,6 +27,7 @@ use crate::requests::Client;
 use crate::serving::{End, Serving};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
+use coulter_system::raw::EndSignals;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -45,7 +46,7 @@ pub fn run(
         return Err(DaemonError::BufferedOutlived { device: None }.into());
     }
     // Before the first thread, so that every thread inherits the mask.
-    let signals = Signals::take_over()?;
+    let signals = events::take_over_signals()?;
     let protection = protect::protect(&*job.point);
     let mut resumed = Handover::passed();
     // What a command has changed since this process was started with its words.
@@ -188,7 +189,7 @@ fn serve(
     state: &StateDirectory,
     job: &Job,
     entry: &mut Entry,
-    signals: &Signals,
+    signals: &EndSignals,
     resumed: Resumed,
     ready: &mut dyn FnMut(&Entry) -> Result<(), Error>,
 ) -> Turn {
@@ -285,6 +286,6 @@ fn handover_of(entry: &Entry, descriptor: OwnedFd, client: Client) -> Handover {
 /// Leaves the terminal's session, so that neither its end nor its Ctrl-C reaches this process.
 pub fn leave_session() {
     // Fails only for the leader of a session, which is what this asks for.
-    let _ = nix::unistd::setsid();
+    let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
 }

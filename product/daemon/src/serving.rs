@@ -6,7 +6,7 @@ use crate::claim;
 use crate::control::{Reply, Request};
 use crate::copying::{CopyOrder, Copying};
 use crate::error::{DaemonError, Error, OpenError};
-use crate::events::{Event, Events, Signals};
+use crate::events::{Event, Events};
 use crate::failure_log::FailureLog;
 use crate::first_data;
 use crate::growth::{self, Growth};
@@ -25,6 +25,7 @@ use crate::status::{Facts, overlay_facts};
 use coulter::State;
 use coulter_block::write_out::{WrittenOut, write_out};
 use coulter_system::mounts;
+use coulter_system::raw::EndSignals;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -130,7 +131,7 @@ impl Serving {
     }
 
     /// Answers commands until one of them or a signal ends the service.
-    pub(super) fn answer_until_told_to_end(&mut self, signals: &Signals) -> End {
+    pub(super) fn answer_until_told_to_end(&mut self, signals: &EndSignals) -> End {
         loop {
             match self.events.next(signals) {
                 Ok(Event::Signal(signal)) => {

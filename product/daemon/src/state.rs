@@ -14,12 +14,11 @@ use crate::entry::Match;
 pub use crate::entry::{Entry, Via};
 use crate::error::{Error, StateError};
 use crate::liveness;
+pub use crate::state_lock::StateLock;
 use crate::store_fate::StoreFate;
 use coulter_system::private;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::Uid;
-use std::fs::{self, File};
+use rustix::process::geteuid;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -52,9 +51,6 @@ fn path_of(text: &str) -> Option<PathBuf> {
 pub struct StateDirectory {
     path: PathBuf,
 }
-
-/// Holding this, no other process adds or removes entries.
-pub struct StateLock(#[expect(dead_code, reason = "held for its drop")] Flock<File>);
 
 impl StateDirectory {
     /// Opens the directory at `path`, or the one of this user, and creates it if it is missing.
@@ -114,8 +110,9 @@ impl StateDirectory {
     /// # Errors
     /// When the lock file cannot be opened or locked.
     pub fn lock(&self) -> Result<StateLock, Error> {
-        let lock = Flock::lock(self.lock_file()?, FlockArg::LockExclusive);
-        lock.map(StateLock).map_err(|(_, errno)| self.lock_failed(errno.into()))
+        let file = self.lock_file()?;
+        file.lock().map_err(|source| self.lock_failed(source))?;
+        Ok(StateLock(file))
     }
 
     /// The same, for as long as this.
@@ -124,16 +121,16 @@ impl StateDirectory {
     /// [`StateError::LockHeld`] besides those of [`StateDirectory::lock`].
     pub fn lock_within(&self, patience: Duration) -> Result<StateLock, Error> {
         let start = Instant::now();
-        let mut file = self.lock_file()?;
+        let file = self.lock_file()?;
         loop {
-            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(StateLock(lock)),
-                Err((_, Errno::EWOULDBLOCK)) if start.elapsed() >= patience => {
+            match file.try_lock() {
+                Ok(()) => return Ok(StateLock(file)),
+                Err(TryLockError::WouldBlock) if start.elapsed() >= patience => {
                     return Err(StateError::LockHeld { path: self.path.clone() }.into());
                 }
-                Err((file, Errno::EWOULDBLOCK)) => file,
-                Err((_, errno)) => return Err(self.lock_failed(errno.into())),
-            };
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(source)) => return Err(self.lock_failed(source)),
+            }
             thread::sleep(LOCK_PAUSE);
         }
     }
@@ -398,7 +395,7 @@ impl StateDirectory {
 
 /// That a directory of this owner is no one's who could pose as a daemon.
 fn check_owner(path: &Path, owner: u32) -> Result<(), Error> {
-    match owner == Uid::effective().as_raw() {
+    match owner == geteuid().as_raw() {
         true => Ok(()),
         false => Err(StateError::ForeignStateDirectory { path: path.to_owned(), owner }.into()),
     }
@@ -406,7 +403,7 @@ fn check_owner(path: &Path, owner: u32) -> Result<(), Error> {
 
 /// `/run/coulter` for root; else the user's runtime directory, or one under `/tmp`.
 fn default_path() -> PathBuf {
-    let uid = Uid::effective();
+    let uid = geteuid();
     match std::env::var_os("COULTER_STATE_DIRECTORY").filter(|path| !path.is_empty()) {
         Some(path) => return path.into(),
         None if uid.is_root() => return "/run/coulter".into(),

@@ -1,8 +1,7 @@
 //! Mounts that nobody serves any more.
 
-use nix::fcntl::{OFlag, open};
-use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::Mode;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::{UnmountFlags, unmount};
 use std::io;
 use std::path::Path;
 use std::thread;
@@ -17,9 +16,9 @@ use std::thread;
 /// When the system refuses it; nothing is mounted there, for one.
 pub fn take_away(directory: &Path) -> io::Result<()> {
     // While the root is held, unmounting frees nothing. Such a descriptor asks nobody who serves the mount.
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = open(directory, flags, Mode::empty());
-    umount2(directory, MntFlags::MNT_DETACH)?;
+    unmount(directory, UnmountFlags::DETACH)?;
     if let Ok(root) = root {
         let thread = thread::Builder::new().name("coulter-unmount".to_owned());
         // Without a thread it is dropped here, and waited for.

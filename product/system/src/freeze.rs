@@ -24,8 +24,9 @@ impl Freezer {
     /// # Errors
     /// When it cannot be opened.
     pub fn open(directory: &Path) -> io::Result<Freezer> {
-        let options = nix::fcntl::OFlag::O_DIRECTORY.bits() | nix::fcntl::OFlag::O_CLOEXEC.bits();
-        let directory = File::options().read(true).custom_flags(options).open(directory)?;
+        let mut options = File::options();
+        options.read(true).custom_flags(libc::O_DIRECTORY);
+        let directory = options.open(directory)?;
         Ok(Freezer { directory })
     }
 
@@ -34,11 +35,7 @@ impl Freezer {
     /// # Errors
     /// When that fails.
     pub fn sync(&self) -> io::Result<()> {
-        // SAFETY: the descriptor is open, and nothing in memory is handed over.
-        match unsafe { libc::syncfs(self.directory.as_raw_fd()) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        Ok(rustix::fs::syncfs(&self.directory)?)
     }
 
     /// From now on writers wait. Returns when what was written before is on the device.

@@ -12,4 +12,6 @@ pub mod mounts;
 pub mod private;
 pub mod process;
 pub mod processes;
+pub mod raw;
+pub mod readiness;
 pub mod sparse;

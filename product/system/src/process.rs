@@ -3,8 +3,11 @@
 //! A pid alone is reused; together with the time at which the process started it is unique until
 //! the next boot, and the state directory does not outlive a boot.
 
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::io;
 use std::time::{Duration, Instant};
 
 /// A process, told apart from any later one with the same number.
@@ -59,6 +62,16 @@ impl Process {
             start == self.start_ticks && (is_exiting || is_kill_pending(&status))
         };
         state_and_start(&stat).is_some_and(exits)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended, or belongs to another user.
+    pub fn signal(self, signal: Signal) -> io::Result<()> {
+        let gone = || io::Error::from(rustix::io::Errno::SRCH);
+        let pid = Pid::from_raw(self.pid.cast_signed()).ok_or_else(gone)?;
+        Ok(kill_process(pid, signal)?)
     }
 
     /// Waits until it has ended; `false` if it still runs after `limit`.
@@ -159,12 +172,10 @@ mod tests {
 
     #[test]
     fn a_stopped_process_is_told_from_one_that_sleeps() {
-        use nix::sys::signal::{Signal, kill};
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it can run");
         let process = Process::with_pid(child.id()).expect("it runs");
         assert!(!process.is_stopped());
-        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-        kill(pid, Signal::SIGSTOP).expect("it is our child");
+        process.signal(Signal::STOP).expect("it is our child");
         let deadline = Instant::now() + Duration::from_secs(10);
         while !process.is_stopped() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));

@@ -3,8 +3,8 @@
 //!
 //! Does not know what the bytes mean; `signatures` does.
 
-use nix::errno::Errno;
-use nix::unistd::{Whence, lseek};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -61,17 +61,16 @@ pub fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<Range<u
     if from >= size {
         return Ok(None);
     }
-    // No file is longer than 2^63 bytes.
-    let start = match lseek(file, from as libc::off_t, Whence::SeekData) {
-        Ok(start) => start as u64,
-        Err(Errno::ENXIO) => return Ok(None),
-        Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOSYS) => return Ok(Some(from..size)),
+    let start = match seek(file, SeekFrom::Data(from)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Some(from..size)),
         Err(errno) => return Err(errno.into()),
     };
     if start >= size {
         return Ok(None);
     }
-    let end = lseek(file, start as libc::off_t, Whence::SeekHole)? as u64;
+    let end = seek(file, SeekFrom::Hole(start))?;
     // A hole where there was data a moment ago: somebody is punching.
     let end = if end > start { end.min(size) } else { size };
     Ok(Some(start..end))
@@ -82,13 +81,12 @@ pub fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<Range<u
 /// # Errors
 /// When the file system cannot do that.
 pub fn punch_holes(file: &File, size: u64) -> io::Result<()> {
-    use nix::fcntl::{FallocateFlags, fallocate};
-    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let mut at = 0;
     while at < size {
         let data = next_data(file, at, size)?.unwrap_or(size..size);
         if data.start > at {
-            fallocate(file, mode, at as libc::off_t, (data.start - at) as libc::off_t)?;
+            fallocate(file, mode, at, data.start - at)?;
         }
         at = data.end;
     }
@@ -140,7 +138,7 @@ mod tests {
     fn only_room_without_data_is_given_back() {
         let file = file_of(8 * MIB);
         file.write_all_at(b"x", 3 * MIB).expect("it is writable");
-        let reserved = nix::fcntl::posix_fallocate(&file, 0, 8 * MIB as libc::off_t);
+        let reserved = fallocate(&file, FallocateFlags::empty(), 0, 8 * MIB);
         reserved.expect("there is room");
         let room = || file.metadata().expect("it is there").blocks() * 512;
         assert!(room() >= 8 * MIB);

@@ -16,8 +16,8 @@ pub use table::Table;
 use anstyle::{AnsiColor, Style};
 pub use indicatif::ProgressBar;
 use indicatif::ProgressStyle;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -218,11 +218,10 @@ fn leaves_within(output: BorrowedFd<'_>, duration: Duration) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         // Nothing is asked for: the kernel always tells of a reader that has gone.
-        let mut sources = [PollFd::new(output, PollFlags::empty())];
-        match poll(&mut sources, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+        let mut sources = [PollFd::new(&output, PollFlags::empty())];
+        match poll(&mut sources, Timespec::try_from(left).ok().as_ref()) {
             Ok(0) if left.is_zero() => return false,
-            // A timeout is counted in whole milliseconds.
-            Ok(0) | Err(Errno::EINTR) => std::thread::sleep(left.min(Duration::from_millis(1))),
+            Ok(0) | Err(Errno::INTR) => std::thread::sleep(left.min(Duration::from_millis(1))),
             Ok(_) => return true,
             Err(_) => {
                 std::thread::sleep(left);

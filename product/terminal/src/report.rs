@@ -1,6 +1,6 @@
 //! An error in words, and the phrases that the kinds of error share.
 
-use nix::unistd::Uid;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -86,7 +86,7 @@ pub fn reason_of(error: &io::Error) -> String {
 /// What to do about an error of the system on a path, if anything.
 pub fn help_on(error: &io::Error, path: &Path) -> Option<String> {
     match error.raw_os_error()? {
-        libc::EACCES | libc::EPERM if Uid::effective().is_root() => Some(format!(
+        libc::EACCES | libc::EPERM if geteuid().is_root() => Some(format!(
             "root may do that to most files: `lsattr -d {}` shows whether this one is immutable (`i`) \
              or may only grow (`a`)",
             crate::word(path)

@@ -18,10 +18,8 @@ use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_system::mounts;
 use coulter_system::process::Process;
-use nix::fcntl::{Flock, FlockArg};
-use nix::mount::{MntFlags, umount2};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, Uid};
+use rustix::mount::UnmountFlags;
+use rustix::process::{Signal, geteuid};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -50,7 +48,9 @@ pub(super) fn clear_below(parent: &Path) {
             continue;
         }
         let Ok(lock) = File::open(path.join(LOCK_NAME)) else { continue };
-        let Ok(_lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { continue };
+        if lock.try_lock().is_err() {
+            continue;
+        }
         let path = path.display();
         match clear(&entry.path()) {
             Ok(()) => terminal::note(&format!("cleared away {path}, left by a killed demo")),
@@ -61,7 +61,7 @@ pub(super) fn clear_below(parent: &Path) {
 
 /// Whether it is a directory, and this user's.
 fn is_ours(path: &Path) -> bool {
-    let ours = |there: fs::Metadata| there.is_dir() && there.uid() == Uid::effective().as_raw();
+    let ours = |there: fs::Metadata| there.is_dir() && there.uid() == geteuid().as_raw();
     fs::symlink_metadata(path).is_ok_and(ours)
 }
 
@@ -99,7 +99,7 @@ fn end_daemons(state: &StateDirectory) -> Result<(), LabError> {
     let entries = state.entries()?;
     let runs = |entry: &&Entry| entry.process.is_alive() && is_told_of(entry.process, state.path());
     for entry in entries.iter().filter(runs) {
-        let _ = kill(Pid::from_raw(entry.process.pid as i32), Signal::SIGKILL);
+        let _ = entry.process.signal(Signal::KILL);
         state.wait_for_end(entry, PATIENCE);
     }
     Ok(())
@@ -122,7 +122,7 @@ fn mounts_below(directory: &Path) -> Result<Vec<mounts::Mount>, LabError> {
 
 fn unmount(mount_point: &Path) {
     // Whether it is gone is seen afterwards. Those that still use it keep it for themselves.
-    let _ = umount2(mount_point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+    let _ = rustix::mount::unmount(mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
 }
 
 /// Loop devices over files below `directory`.
@@ -213,7 +213,7 @@ mod tests {
         other.kill().expect("it is our child");
         other.wait().expect("it is our child");
         if !ended {
-            let _ = kill(Pid::from_raw(ours.pid as i32), Signal::SIGKILL);
+            let _ = ours.signal(Signal::KILL);
         }
         reaper.join().expect("no panic").expect("it is our child");
         assert!(ended && left, "ended: {ended}, the other left alone: {left}");

@@ -1,15 +1,13 @@
 //! Whether a directory lies in memory, where no disk is measured.
 
-use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use std::path::Path;
 
-/// What the kernel calls a file system in memory that never swaps.
-const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
+/// File systems in memory: tmpfs, and ramfs, which never swaps.
+const MAGICS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Whether what is written to the directory stays in memory; not, if that is not known.
 pub(super) fn is_in_memory(directory: &Path) -> bool {
-    let kind = statfs(directory).map(|system| system.filesystem_type());
-    matches!(kind, Ok(TMPFS_MAGIC | RAMFS_MAGIC))
+    rustix::fs::statfs(directory).is_ok_and(|system| MAGICS.contains(&(system.f_type as u64)))
 }
 
 #[cfg(test)]

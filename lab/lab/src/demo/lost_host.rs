@@ -22,8 +22,7 @@ use coulter_daemon::points::{Loop, NbdServer};
 use coulter_daemon::state::Entry;
 use coulter_object::{Ack, Url};
 use coulter_terminal::Size;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::Signal;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -258,8 +257,8 @@ fn with_blocks(
 }
 
 fn kill_daemon(entry: &Entry) -> Result<(), LabError> {
-    kill(Pid::from_raw(entry.process.pid as i32), Signal::SIGKILL)
-        .map_err(|errno| failed("killing the daemon", errno.to_string()))?;
+    let killed = entry.process.signal(Signal::KILL);
+    killed.map_err(|error| failed("killing the daemon", error.to_string()))?;
     if entry.process.wait_for_end(LET_GO) {
         return Ok(());
     }

@@ -14,8 +14,7 @@ use coulter_cli::via::ViaChoice;
 use coulter_daemon::detach::detach;
 use coulter_daemon::points::Loop;
 use coulter_daemon::state::Entry;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::Signal;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -230,7 +229,7 @@ fn crash_under_load(fio: &Fio, side: &Side, entry: &Entry) -> Result<u64, LabErr
     let mut load = fio.start(&load, LOAD_SIZE, Work::Random(LOAD * 20))?;
     let waited = fio.interrupt().sleep(LOAD);
     let count = writer.durable_count();
-    let killed = kill(Pid::from_raw(entry.process.pid as i32), Signal::SIGKILL);
+    let killed = entry.process.signal(Signal::KILL);
     let gone = entry.process.wait_for_end(LET_GO);
     let deadline = Instant::now() + LET_GO;
     while matches!(load.try_wait(), Ok(None)) && Instant::now() < deadline {

@@ -16,8 +16,7 @@ use coulter_daemon::detach::detach;
 use coulter_daemon::points::NbdServer;
 use coulter_daemon::state::Entry;
 use coulter_net::nbd::{Address, ClientOptions, Export, Server, ServerOptions};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::Signal;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -122,8 +121,8 @@ fn crash_under_load(
 ) -> Result<(), LabError> {
     let process = entry.process;
     blocks.overwrite_until_crash(&mut volume, &plan.interrupt, LOAD, &mut || {
-        kill(Pid::from_raw(process.pid as i32), Signal::SIGKILL)
-            .map_err(|errno| failed("killing the daemon", errno.to_string()))
+        let killed = process.signal(Signal::KILL);
+        killed.map_err(|error| failed("killing the daemon", error.to_string()))
     })?;
     if process.wait_for_end(LET_GO) {
         return Ok(());

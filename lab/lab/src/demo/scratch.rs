@@ -18,10 +18,8 @@ use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_system::mounts;
 use coulter_system::process::Process;
-use nix::fcntl::{Flock, FlockArg};
-use nix::mount::{MntFlags, umount2};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,7 +46,7 @@ pub(crate) struct Scratch {
     state: StateDirectory,
     notes: Vec<Undo>,
     /// Held for its drop, after which the directory counts as abandoned.
-    _lock: Flock<File>,
+    _lock: File,
 }
 
 impl Scratch {
@@ -121,8 +119,8 @@ impl Scratch {
     fn follow(&self, note: &Undo) -> Result<(), LabError> {
         match note {
             Undo::Unmount(path) if !is_mounted(path) => Ok(()),
-            Undo::Unmount(path) => umount2(path, MntFlags::UMOUNT_NOFOLLOW)
-                .or_else(|_| umount2(path, MntFlags::MNT_DETACH))
+            Undo::Unmount(path) => unmount(path, UnmountFlags::NOFOLLOW)
+                .or_else(|_| unmount(path, UnmountFlags::DETACH))
                 .map_err(|errno| LabError::io("unmount", path, errno.into())),
             // Its number may be somebody else's by now.
             Undo::Loop { device, file } if !is_over(device, file) => Ok(()),
@@ -150,9 +148,10 @@ impl Scratch {
     }
 }
 
-fn lock(directory: &Path) -> io::Result<Flock<File>> {
+fn lock(directory: &Path) -> io::Result<File> {
     let file = File::create_new(directory.join(abandoned::LOCK_NAME))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
+    file.try_lock()?;
+    Ok(file)
 }
 
 fn is_mounted(path: &Path) -> bool {
@@ -166,11 +165,11 @@ fn is_over(device: &Path, file: &Path) -> bool {
 
 /// Ends a process of ours, cleanly if it lets us.
 fn end(process: Process) {
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+    for signal in [Signal::TERM, Signal::KILL] {
         if !process.is_alive() {
             return;
         }
-        let _ = kill(Pid::from_raw(process.pid as i32), signal);
+        let _ = process.signal(signal);
         process.wait_for_end(PATIENCE);
     }
 }

@@ -69,7 +69,7 @@ fn parse_size(text: &str) -> Result<Size, String> {
 
 impl Demo {
     pub(crate) fn run(&self) -> Result<(), LabError> {
-        let is_root = nix::unistd::Uid::effective().is_root();
+        let is_root = rustix::process::geteuid().is_root();
         let as_root = !self.no_root && is_root && Loop.check().is_ok();
         if is_root && !as_root && !self.no_root {
             terminal::note("this machine has no FUSE or no loop devices: using NBD instead");

@@ -170,7 +170,7 @@ fn not_ours(directory: &Path, source: Option<&Path>) -> Report {
                 .to_owned()
         }
     };
-    let root = match nix::unistd::Uid::effective().is_root() {
+    let root = match rustix::process::geteuid().is_root() {
         true => "",
         false => "; what root has mounted takes sudo",
     };

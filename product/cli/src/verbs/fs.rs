@@ -25,6 +25,7 @@ use coulter_files::{CreateOptions, Time};
 use coulter_format::files::superblock::MAGIC;
 use coulter_system::mounts;
 use coulter_terminal::{Report as Told, Size};
+use rustix::process::{getegid, geteuid};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -312,7 +313,7 @@ impl Create {
             uuid: uuid.try_into().unwrap_or_default(),
             hash_seed: hash_seed.try_into().unwrap_or_default(),
             label,
-            owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
+            owner: (geteuid().as_raw(), getegid().as_raw()),
             now: Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
         };
         let blocks = coulter_files::create(&options).map_err(|error| failed(error.to_string()))?;
@@ -351,7 +352,7 @@ impl FsMount {
         let list = self.options.clone().unwrap_or_default();
         options::check(&list)?;
         let directory = self.mount_point()?;
-        if !nix::unistd::Uid::effective().is_root() {
+        if !geteuid().is_root() {
             return Err(CliError::needs_root("mounting", "run it with sudo"));
         }
         if state.attached_at(&self.path).is_none() {

@@ -22,7 +22,6 @@ use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::store_fate::StoreFate;
 use coulter_device::Device;
 use coulter_terminal::Size;
-use nix::fcntl::FallocateFlags;
 use serde::Serialize;
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -248,8 +247,7 @@ fn lengthen_in_use(file: &File, before: &Metadata, size: u64) -> io::Result<()> 
         return file.set_len(size);
     }
     let (start, length) = (before.len(), size - before.len());
-    let (start, length) = (start as libc::off_t, length as libc::off_t);
-    nix::fcntl::fallocate(file, FallocateFlags::empty(), start, length).map_err(io::Error::from)
+    Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), start, length)?)
 }
 
 /// Where a store is.

@@ -12,7 +12,6 @@ use coulter_daemon::store_fate::StoreFate;
 use coulter_system::mounts;
 use coulter_terminal::Size;
 use coulter_terminal::Table;
-use nix::unistd::Uid;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +61,7 @@ pub(crate) fn mount_points(entry: &Entry) -> Vec<PathBuf> {
 
 /// Whose volumes are not seen: each user has a state directory.
 fn unseen() -> Option<String> {
-    if !Uid::effective().is_root() {
+    if !rustix::process::geteuid().is_root() {
         return Some("volumes of other users, root included, are not seen".to_owned());
     }
     let others = fs::read_dir("/run/user").into_iter().flatten().flatten();

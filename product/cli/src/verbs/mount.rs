@@ -87,7 +87,7 @@ impl Mount {
 
     fn run_located(&self, state: &StateDirectory) -> Result<(), CliError> {
         let directory = self.mount_point()?;
-        if !nix::unistd::Uid::effective().is_root() {
+        if !rustix::process::geteuid().is_root() {
             let help = "run it with sudo, or use `coulter serve`, which needs no root";
             return Err(CliError::needs_root("mounting", help));
         }

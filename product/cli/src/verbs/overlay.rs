@@ -33,7 +33,6 @@ use coulter_system::mounts::{self, Mount};
 use coulter_terminal::Size;
 use detaching::Detach;
 use hidden::Hidden;
-use nix::fcntl::{Flock, FlockArg};
 use orphans::{AdoptOrphan, ListOrphans};
 pub(crate) use settling::settle_all;
 use std::fs::File;
@@ -230,7 +229,7 @@ impl Overlay {
         &self,
         state: impl Fn() -> Result<StateDirectory, Error>,
     ) -> Result<(), CliError> {
-        if !nix::unistd::Uid::effective().is_root() {
+        if !rustix::process::geteuid().is_root() {
             return Err(CliError::needs_root("an overlay", "run it with sudo"));
         }
         match (&self.verb, &self.attach) {
@@ -314,8 +313,7 @@ impl Attach {
         let failed = |source| CliError::io("lock", directory, source);
         let file = File::open(directory).map_err(failed)?;
         // Two commands at once would each take the other's store for one that was never used.
-        let _lock = Flock::lock(file, FlockArg::LockExclusive)
-            .map_err(|(_, errno)| failed(errno.into()))?;
+        file.lock().map_err(failed)?;
         check_free(directory)?;
         let hidden = Hidden::of(directory);
         match hidden.store()? {

@@ -14,10 +14,10 @@ use crate::error::CliError;
 use crate::terminal;
 use clap::Args;
 use coulter_system::freeze::Freezer;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
+use coulter_system::raw;
+use coulter_system::readiness::{PollFlags, is_ready_within};
+use rustix::process::Signal;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -34,10 +34,8 @@ pub(crate) struct Thaw {
 
 impl Thaw {
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGPIPE];
-        let signals: SigSet = signals.into_iter().collect();
-        let failed = |source: nix::Error| CliError::io("block", "signals".as_ref(), source.into());
-        signals.thread_block().map_err(failed)?;
+        raw::block(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::PIPE])
+            .map_err(|source| CliError::io("block", "signals".as_ref(), source))?;
         let freezer = Freezer::open(&self.directory).and_then(|freezer| {
             freezer.freeze()?;
             Ok(freezer)
@@ -65,12 +63,9 @@ fn ends_within(time: Duration) -> bool {
     let (input, until) = (io::stdin(), Instant::now() + time);
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        let mut sources = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut sources, left) {
-            Ok(0) => return false,
-            Ok(_) => return true,
-            Err(nix::Error::EINTR) => {}
+        match is_ready_within(&input, PollFlags::IN, left) {
+            Ok(ends) => return ends,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return true,
         }
     }

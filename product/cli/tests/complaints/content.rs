@@ -3,8 +3,8 @@
 use crate::overlaid::{BLOCK, BLOCKS, Overlaid, assert_holds, scatter};
 use crate::sandbox::can_mount;
 use coulter::buffer::Buffer;
-use nix::fcntl::{FallocateFlags, fallocate, posix_fallocate};
-use nix::unistd::{Whence, lseek};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -94,17 +94,17 @@ fn holes_are_punched_allocated_and_found() {
     let overlaid = Overlaid::new();
     let (file, mut expected) = overlaid.scattered("file", 1);
     // As long as blocks are in the store all of it is data.
-    let size = expected.len() as i64;
-    assert_eq!(lseek(&file, 5000, Whence::SeekData), Ok(5000));
-    assert_eq!(lseek(&file, 5000, Whence::SeekHole), Ok(size));
-    assert_eq!(lseek(&file, size, Whence::SeekData), Err(nix::Error::ENXIO));
-    let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let size = expected.len() as u64;
+    assert_eq!(seek(&file, SeekFrom::Data(5000)), Ok(5000));
+    assert_eq!(seek(&file, SeekFrom::Hole(5000)), Ok(size));
+    assert_eq!(seek(&file, SeekFrom::Data(size)), Err(Errno::NXIO));
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let (from, length) = (8 * BLOCK, 100 * BLOCK);
-    fallocate(&file, punch, from as i64, length as i64).expect("a hole can be punched");
+    fallocate(&file, punch, from as u64, length as u64).expect("a hole can be punched");
     expected[from..][..length].fill(0);
     assert_holds(&file, &expected);
-    assert_eq!(lseek(&file, 0, Whence::SeekHole), Ok(from as i64));
-    assert_eq!(lseek(&file, from as i64, Whence::SeekData), Ok((from + length) as i64));
+    assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(from as u64));
+    assert_eq!(seek(&file, SeekFrom::Data(from as u64)), Ok((from + length) as u64));
     // Into the hole, out of order.
     scatter(&file, &mut expected, 3);
     assert_holds(&file, &expected);
@@ -128,9 +128,10 @@ fn a_file_that_is_open_for_writing_only_can_be_allocated() {
     let overlaid = Overlaid::new();
     let (file, mut expected) = overlaid.scattered("file", 1);
     let writing = OpenOptions::new().write(true).open(overlaid.path("file")).expect("it is there");
-    let more = FallocateFlags::FALLOC_FL_COLLAPSE_RANGE;
-    assert_eq!(fallocate(&writing, more, 0, BLOCK as i64), Err(nix::Error::EOPNOTSUPP));
-    posix_fallocate(&writing, 0, 2 << 20).expect("one mode that is refused refuses no other");
+    let more = FallocateFlags::COLLAPSE_RANGE;
+    assert_eq!(fallocate(&writing, more, 0, BLOCK as u64), Err(Errno::OPNOTSUPP));
+    fallocate(&writing, FallocateFlags::empty(), 0, 2 << 20)
+        .expect("one mode that is refused refuses no other");
     expected.resize(2 << 20, 0);
     assert_holds(&file, &expected);
 }

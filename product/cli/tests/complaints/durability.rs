@@ -2,6 +2,7 @@
 
 use crate::overlaid::{BLOCK, Overlaid, assert_holds, content, put_over, scatter, write_and_hear};
 use crate::sandbox::{Sandbox, can_mount, is_running, send, wait_until, write_and_sync};
+use rustix::mount::UnmountFlags;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
@@ -101,7 +102,8 @@ fn unmounting_waits_until_all_is_in_the_store() {
         match seed % 2 {
             0 => drop(overlaid.sandbox.ok(&["umount", "data"])),
             // What umount(8) does returns before the daemon has closed the store.
-            _ => nix::mount::umount(&overlaid.directory).expect("nobody uses it"),
+            _ => rustix::mount::unmount(&overlaid.directory, UnmountFlags::empty())
+                .expect("nobody uses it"),
         }
         put_over(&overlaid.sandbox, "data", &[]);
         assert_holds(&File::open(overlaid.path("file")).expect("it is there"), &expected);

@@ -2,6 +2,7 @@
 
 use crate::overlaid::{BLOCK, assert_holds, content, put_over, scatter, status};
 use crate::sandbox::{Sandbox, can_mount, send, skipped, wait_until, write_and_sync};
+use rustix::mount::UnmountFlags;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,9 @@ fn a_power_cut_after_a_sync_of_a_directory_leaves_it_usable() {
         drop(file);
         send(pid, "KILL");
         crate::tool(&["umount", "--lazy", &data.display().to_string()]);
-        wait_until("the last who used it is gone", || nix::mount::umount(&point).is_ok());
+        wait_until("the last who used it is gone", || {
+            rustix::mount::unmount(&point, UnmountFlags::empty()).is_ok()
+        });
         mount(&sandbox);
         put_over(&sandbox, "lower/data", &[]);
         let names = fs::read_dir(data.join("below")).expect("it can be listed");

@@ -2,8 +2,10 @@
 
 use crate::overlaid::{Overlaid, assert_holds, content, scatter};
 use crate::sandbox::can_mount;
-use nix::fcntl::{AtFlags, OFlag, RenameFlags, renameat2};
-use nix::sys::stat::Mode;
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, fallocate, linkat, renameat_with,
+};
+use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -11,8 +13,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-fn rename(from: &Path, to: &Path, flags: RenameFlags) -> Result<(), nix::Error> {
-    renameat2(nix::fcntl::AT_FDCWD, from, nix::fcntl::AT_FDCWD, to, flags)
+fn rename(from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Errno> {
+    renameat_with(CWD, from, CWD, to, flags)
 }
 
 #[test]
@@ -60,8 +62,7 @@ fn an_unlinked_file_that_is_open_is_read_written_and_synced() {
     assert_holds(&file, &expected);
     assert_eq!(file.metadata().expect("it is open").nlink(), 0);
     // What needs all of it in one place, too.
-    nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::FALLOC_FL_ZERO_RANGE, 0, 8192)
-        .expect("it is open");
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 0, 8192).expect("it is open");
     expected[..8192].fill(0);
     scatter(&file, &mut expected, 3);
     file.set_len(150 * 4096 + 5).expect("it is open");
@@ -102,13 +103,13 @@ fn renames_keep_the_rules_of_the_file_system_below() {
     for name in ["a", "b", "a/below", "b/below"] {
         fs::create_dir(path(name)).expect("it is new");
     }
-    let refused = rename(&path("one"), &path("two"), RenameFlags::RENAME_NOREPLACE);
-    assert_eq!(refused, Err(nix::Error::EEXIST));
+    let refused = rename(&path("one"), &path("two"), RenameFlags::NOREPLACE);
+    assert_eq!(refused, Err(Errno::EXIST));
     let refused = rename(&path("a"), &path("b"), RenameFlags::empty());
-    assert_eq!(refused, Err(nix::Error::ENOTEMPTY));
+    assert_eq!(refused, Err(Errno::NOTEMPTY));
     let refused = rename(&path("a"), &path("a/below/a"), RenameFlags::empty());
-    assert_eq!(refused, Err(nix::Error::EINVAL));
-    rename(&path("one"), &path("two"), RenameFlags::RENAME_EXCHANGE).expect("both are there");
+    assert_eq!(refused, Err(Errno::INVAL));
+    rename(&path("one"), &path("two"), RenameFlags::EXCHANGE).expect("both are there");
     rename(&path("a"), &path("b/below"), RenameFlags::empty()).expect("that is empty");
     assert!(path("b/below/below").is_dir() && !path("a").exists());
     fs::rename(path("two"), path("b/below/one")).expect("it is there");
@@ -154,14 +155,13 @@ fn a_file_without_a_name_gets_one() {
     assert_eq!(file.metadata().expect("it is open").nlink(), 0);
     assert_eq!(fs::read_dir(&overlaid.directory).expect("it is there").count(), 0);
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let to = (nix::fcntl::AT_FDCWD, overlaid.path("named"));
-    nix::unistd::linkat(nix::fcntl::AT_FDCWD, &*path, to.0, &to.1, AtFlags::AT_SYMLINK_FOLLOW)
-        .expect("it can be given a name");
+    let to = overlaid.path("named");
+    linkat(CWD, &*path, CWD, &to, AtFlags::SYMLINK_FOLLOW).expect("it can be given a name");
     scatter(&file, &mut expected, 3);
     drop(file);
-    assert_holds(&File::open(&to.1).expect("it has a name"), &expected);
+    assert_holds(&File::open(&to).expect("it has a name"), &expected);
     overlaid.detach();
-    assert_holds(&File::open(&to.1).expect("it has a name"), &expected);
+    assert_holds(&File::open(&to).expect("it has a name"), &expected);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn what_is_hidden_cannot_be_reached_made_or_replaced() {
     assert!(fs::create_dir(&hidden).is_err() && fs::remove_dir_all(&hidden).is_err());
     assert!(fs::rename(overlaid.path("file"), &hidden).is_err());
     assert!(fs::rename(&hidden, overlaid.path("other")).is_err());
-    let open = nix::fcntl::open(&hidden, OFlag::O_CREAT | OFlag::O_RDWR, Mode::S_IRUSR);
+    let open = rustix::fs::open(&hidden, OFlags::CREATE | OFlags::RDWR, Mode::RUSR);
     assert!(open.is_err());
     drop(_file);
     overlaid.detach();

@@ -2,8 +2,10 @@
 
 use crate::overlaid::{BLOCK, Overlaid, assert_holds, content, scatter};
 use crate::sandbox::{can_mount, write_and_sync};
-use nix::fcntl::{FcntlArg, Flock, FlockArg, fcntl};
-use std::fs::{self, File, OpenOptions, Permissions};
+use rustix::fs::Mode;
+use rustix::process::umask;
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -81,13 +83,13 @@ fn what_is_made_belongs_to_the_caller_with_the_mode_that_was_asked_for() {
 fn a_file_without_a_name_has_the_mode_that_was_asked_for() {
     let Some(_right) = can_mount("the mode of a file without a name") else { return };
     let overlaid = Overlaid::new();
-    let before = nix::sys::stat::umask(nix::sys::stat::Mode::empty());
+    let before = umask(Mode::empty());
     let file = OpenOptions::new()
         .write(true)
         .mode(0o666)
         .custom_flags(libc::O_TMPFILE)
         .open(&overlaid.directory);
-    nix::sys::stat::umask(before);
+    umask(before);
     let found = file.expect("it can be made").metadata().expect("it is open");
     assert_eq!(found.mode() & 0o7777, 0o666);
 }
@@ -248,6 +250,15 @@ fn attributes_are_kept_and_the_mark_is_not_shown() {
     assert_eq!(size, Ok(3), "it is at home");
 }
 
+/// Takes a lock on a part of a file, which belongs to the open file.
+fn lock_part(file: &File, lock: &libc::flock) -> std::io::Result<()> {
+    // SAFETY: the descriptor is open, and the kernel reads one lock.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const *lock) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 #[test]
 fn locks_keep_others_out_and_go_with_their_owner() {
     let Some(_right) = can_mount("locks") else { return };
@@ -263,18 +274,16 @@ fn locks_keep_others_out_and_go_with_their_owner() {
         l_pid: 0,
     };
     let (one, two) = (open(), open());
-    fcntl(&one, FcntlArg::F_OFD_SETLK(&lock)).expect("it is free");
-    let refused = fcntl(&two, FcntlArg::F_OFD_SETLK(&lock));
-    assert_eq!(refused, Err(nix::Error::EAGAIN));
+    lock_part(&one, &lock).expect("it is free");
+    let refused = lock_part(&two, &lock);
+    assert_eq!(refused.map_err(|error| error.raw_os_error()), Err(Some(libc::EAGAIN)));
     let behind = libc::flock { l_start: BLOCK as i64, ..lock };
-    fcntl(&two, FcntlArg::F_OFD_SETLK(&behind)).expect("that part is free");
+    lock_part(&two, &behind).expect("that part is free");
     drop(one);
-    fcntl(&two, FcntlArg::F_OFD_SETLK(&lock)).expect("it went with its owner");
-    let held = Flock::lock(open(), FlockArg::LockExclusiveNonblock).expect("it is free");
-    let refused = Flock::lock(open(), FlockArg::LockSharedNonblock).map(|_| ());
-    assert_eq!(refused.map_err(|(_, error)| error), Err(nix::Error::EAGAIN));
+    lock_part(&two, &lock).expect("it went with its owner");
+    let held = open();
+    held.try_lock().expect("it is free");
+    assert!(matches!(open().try_lock_shared(), Err(TryLockError::WouldBlock)));
     drop(held);
-    Flock::lock(open(), FlockArg::LockSharedNonblock)
-        .map_err(|(_, error)| error)
-        .expect("it is free");
+    open().try_lock_shared().expect("it is free");
 }

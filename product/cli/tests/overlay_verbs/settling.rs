@@ -2,6 +2,7 @@
 
 use crate::overlaid::{Overlaid, assert_holds, content, put_over, scatter, status};
 use crate::sandbox::{Sandbox, can_mount, is_running, send, wait_until, write_and_sync};
+use rustix::mount::UnmountFlags;
 use std::fs;
 use std::path::PathBuf;
 
@@ -28,7 +29,8 @@ fn unmounting_brings_everything_home_unless_that_is_never_wanted() {
             if by_command {
                 sandbox.ok(&["umount", "data"]);
             } else {
-                nix::mount::umount(&sandbox.path("data")).expect("nobody uses it");
+                rustix::mount::unmount(sandbox.path("data"), UnmountFlags::empty())
+                    .expect("nobody uses it");
             }
             wait_until("it has ended", || !is_running(pid));
             let found = fs::read(&path).expect("it is there");

@@ -123,7 +123,7 @@ impl StateError {
 
 fn what_is(attached: &[String]) -> String {
     match attached {
-        [] if !nix::unistd::Uid::effective().is_root() => {
+        [] if !rustix::process::geteuid().is_root() => {
             "nothing is attached; volumes of other users, root included, are not seen".to_owned()
         }
         [] => "nothing is attached".to_owned(),

@@ -316,7 +316,7 @@ impl Kind for Unknown {
 
 /// That this process is root's.
 fn takes_root() -> Result<(), String> {
-    match nix::unistd::Uid::effective().is_root() {
+    match rustix::process::geteuid().is_root() {
         true => Ok(()),
         false => Err("it takes root".to_owned()),
     }

@@ -14,9 +14,10 @@ use coulter_daemon::state::StateDirectory;
 use coulter_format::files::superblock::MAGIC;
 use coulter_format::files::{Inode, ROOT_INODE};
 use coulter_system::private;
-use nix::sys::stat::{FchmodatFlags, Mode, SFlag, UtimensatFlags, fchmodat, mknodat, utimensat};
-use nix::sys::time::TimeSpec;
-use nix::unistd::{Gid, Uid, fchownat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, chmodat, chownat, mknodat,
+    utimensat,
+};
 use rustix::fs::{XattrFlags, lsetxattr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -226,10 +227,10 @@ impl Out<'_> {
             let inode = Inode { mode: 0o100_600, size, ..Inode::default() };
             return self.file(path, number, &inode, rescued, read);
         };
-        match SFlag::from_bits_truncate(inode.mode) & SFlag::S_IFMT {
-            SFlag::S_IFDIR => self.directory(path, number),
-            SFlag::S_IFLNK => self.links.push((path, number)),
-            SFlag::S_IFREG => self.file(path, number, &inode, rescued, read),
+        match FileType::from_raw_mode(inode.mode) {
+            FileType::Directory => self.directory(path, number),
+            FileType::Symlink => self.links.push((path, number)),
+            FileType::RegularFile => self.file(path, number, &inode, rescued, read),
             kind => self.special(path, number, &inode, kind),
         }
     }
@@ -247,12 +248,12 @@ impl Out<'_> {
         }
     }
 
-    fn special(&mut self, path: PathBuf, number: u64, inode: &Inode, kind: SFlag) {
-        let mode = Mode::from_bits_truncate(inode.mode);
+    fn special(&mut self, path: PathBuf, number: u64, inode: &Inode, kind: FileType) {
+        let mode = Mode::from_raw_mode(inode.mode);
         if self.is_linked(&path, number) {
             return;
         }
-        match mknodat(nix::fcntl::AT_FDCWD, &path, kind, mode, u64::from(inode.device)) {
+        match mknodat(CWD, &path, kind, mode, u64::from(inode.device)) {
             Ok(()) => {
                 self.count += 1;
                 self.dress(&path, number);
@@ -306,15 +307,14 @@ impl Out<'_> {
         let Some(rescued) = self.found.inodes.get(&number) else { return };
         self.tell_lost_attributes(path, number, rescued);
         let Some(inode) = rescued.inode else { return };
-        let here = nix::fcntl::AT_FDCWD;
         let (uid, gid) = (Uid::from_raw(inode.uid), Gid::from_raw(inode.gid));
-        let no_follow = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
-        let owned = fchownat(here, path, Some(uid), Some(gid), no_follow);
-        let mut dressed = if nix::unistd::Uid::effective().is_root() { owned } else { Ok(()) };
-        let is_link = inode.mode & SFlag::S_IFMT.bits() == SFlag::S_IFLNK.bits();
+        let no_follow = AtFlags::SYMLINK_NOFOLLOW;
+        let owned = chownat(CWD, path, Some(uid), Some(gid), no_follow);
+        let mut dressed = if rustix::process::geteuid().is_root() { owned } else { Ok(()) };
+        let is_link = FileType::from_raw_mode(inode.mode) == FileType::Symlink;
         if !is_link {
-            let mode = Mode::from_bits_truncate(inode.mode);
-            dressed = dressed.and(fchmodat(here, path, mode, FchmodatFlags::FollowSymlink));
+            let mode = Mode::from_raw_mode(inode.mode);
+            dressed = dressed.and(chmodat(CWD, path, mode, AtFlags::empty()));
         }
         for (name, value) in &rescued.attributes {
             let name = OsStr::from_bytes(name);
@@ -322,12 +322,15 @@ impl Out<'_> {
                 self.blame(path, &format!("its attribute {} cannot be set", name.display()));
             }
         }
-        let time = |time: coulter_format::files::Time| {
-            TimeSpec::new(time.seconds, i64::from(time.nanoseconds))
+        let time = |time: coulter_format::files::Time| Timespec {
+            tv_sec: time.seconds,
+            tv_nsec: i64::from(time.nanoseconds),
         };
-        let times = (time(inode.accessed), time(inode.modified));
-        let flags = UtimensatFlags::NoFollowSymlink;
-        dressed = dressed.and(utimensat(here, path, &times.0, &times.1, flags));
+        let times = Timestamps {
+            last_access: time(inode.accessed),
+            last_modification: time(inode.modified),
+        };
+        dressed = dressed.and(utimensat(CWD, path, &times, no_follow));
         if let Err(error) = dressed {
             self.blame(path, &error);
         }

@@ -7,7 +7,7 @@ use clap::Args;
 use coulter_fuse::files::overlay::{self, Fit};
 use coulter_overlay::HIDDEN;
 use coulter_terminal::Size;
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use rustix::fs::{Advice, Timespec, Timestamps, UTIME_OMIT, fadvise, futimens};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -252,12 +252,11 @@ impl AdoptOrphan {
 
 /// Has the kernel forget what it keeps of a file that is synced.
 fn drop_pages(file: &File) -> std::io::Result<()> {
-    posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).map_err(Into::into)
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
 fn set_time(file: &File, seconds: i64, nanoseconds: u32) -> std::io::Result<()> {
-    let time =
-        |seconds, nanoseconds: u32| nix::sys::time::TimeSpec::new(seconds, nanoseconds.into());
-    let omitted = nix::sys::time::TimeSpec::UTIME_OMIT;
-    Ok(nix::sys::stat::futimens(file, &omitted, &time(seconds, nanoseconds))?)
+    let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let last_modification = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
+    Ok(futimens(file, &Timestamps { last_access, last_modification })?)
 }

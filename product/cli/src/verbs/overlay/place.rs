@@ -41,9 +41,9 @@ pub(super) fn disk_size(path: &Path) -> Result<u64, CliError> {
 }
 
 pub(super) fn default_size(directory: &Path) -> Result<u64, CliError> {
-    let found = nix::sys::statvfs::statvfs(directory)
+    let found = rustix::fs::statvfs(directory)
         .map_err(|errno| CliError::io("look at", directory, errno.into()))?;
-    let free = found.blocks_available() as u64 * found.fragment_size() as u64;
+    let free = found.f_bavail * found.f_frsize;
     let size = (free / STORE_SHARE).min(STORE_SIZE_MAX) >> 20 << 20;
     if size < STORE_SIZE_MIN {
         let why = format!(
