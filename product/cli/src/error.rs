@@ -63,10 +63,21 @@ impl CliError {
     }
 }
 
-impl From<Error> for CliError {
-    fn from(error: Error) -> CliError {
-        CliError::Service(error)
-    }
+/// Lets `?` wrap errors of the parts.
+macro_rules! wrapped {
+    ($($part:ident in $variant:ident),+ $(,)?) => { $(
+        impl From<$part> for CliError {
+            fn from(error: $part) -> CliError {
+                CliError::$variant(error.into())
+            }
+        }
+    )+ };
+}
+
+wrapped! {
+    Error in Service, StateError in Service, OpenError in Service, DaemonError in Service,
+    StoreError in Store, MountError in Mount, DoorError in Door, SystemError in System,
+    CopyError in Copy,
 }
 
 /// For what a daemon calls back.
@@ -79,57 +90,9 @@ impl From<CliError> for Error {
     }
 }
 
-impl From<StateError> for CliError {
-    fn from(error: StateError) -> CliError {
-        CliError::Service(error.into())
-    }
-}
-
-impl From<OpenError> for CliError {
-    fn from(error: OpenError) -> CliError {
-        CliError::Service(error.into())
-    }
-}
-
-impl From<DaemonError> for CliError {
-    fn from(error: DaemonError) -> CliError {
-        CliError::Service(error.into())
-    }
-}
-
 impl From<OutputError> for CliError {
     fn from(error: OutputError) -> CliError {
         CliError::io("write to", "standard output".as_ref(), error.0)
-    }
-}
-
-impl From<StoreError> for CliError {
-    fn from(error: StoreError) -> CliError {
-        CliError::Store(error)
-    }
-}
-
-impl From<DoorError> for CliError {
-    fn from(error: DoorError) -> CliError {
-        CliError::Door(error)
-    }
-}
-
-impl From<MountError> for CliError {
-    fn from(error: MountError) -> CliError {
-        CliError::Mount(error)
-    }
-}
-
-impl From<CopyError> for CliError {
-    fn from(error: CopyError) -> CliError {
-        CliError::Copy(error)
-    }
-}
-
-impl From<SystemError> for CliError {
-    fn from(error: SystemError) -> CliError {
-        CliError::System(error)
     }
 }
 

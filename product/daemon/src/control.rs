@@ -141,7 +141,7 @@ pub fn ask(state: &StateDirectory, entry: &Entry, request: &Request) -> Result<R
             terminal::note(&silence(entry, taken, ending, waits.patience));
         });
         let error = match answer {
-            Ok(Reply::Failed(report)) => return Err(DaemonError::Daemon(report).into()),
+            Ok(Reply::Failed(report)) => return Err(DaemonError::Daemon { report }.into()),
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };

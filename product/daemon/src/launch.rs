@@ -60,7 +60,7 @@ pub fn launch(
         Some(Ok(Message::Serving(entry))) => Ok(*entry),
         Some(Ok(Message::Failed(report))) => {
             let _ = child.wait();
-            Err(DaemonError::Daemon(report).into())
+            Err(DaemonError::Daemon { report }.into())
         }
         _ => Err(died(child, state)),
     }

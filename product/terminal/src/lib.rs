@@ -6,6 +6,7 @@
 //! Colours and progress bars appear only on a terminal; `NO_COLOR` switches colours off.
 
 mod report;
+mod reports;
 mod size;
 mod table;
 

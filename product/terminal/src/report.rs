@@ -66,8 +66,8 @@ impl Report {
 
     /// The same with what to do, if anything.
     #[must_use]
-    pub fn maybe_help(mut self, help: Option<&String>) -> Report {
-        self.help = help.cloned();
+    pub fn maybe_help(mut self, help: Option<impl Into<String>>) -> Report {
+        self.help = help.map(Into::into);
         self
     }
 }
