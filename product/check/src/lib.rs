@@ -53,7 +53,7 @@ mod root_lists;
 mod runs;
 pub mod salvage;
 mod segments;
-mod sentence;
+mod subject;
 mod superblocks;
 mod updates;
 mod window;
