@@ -9,119 +9,80 @@ use crate::layout::{checksum, commit::Content};
 use crate::names::{CommitId, ManifestId, Source, VOLUME};
 use crate::pieces::PieceMap;
 use crate::publish::{self, Patience};
-use std::fmt;
 
 /// Why a replica cannot be read or taken over.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplicaError {
     /// The bucket failed.
-    Bucket(BucketError),
+    #[error("{0}")]
+    Bucket(#[from] BucketError),
     /// An object is damaged: its name, and what is wrong.
-    Damaged(String, Corrupt),
+    #[error("the object '{0}' is damaged: {1}")]
+    Damaged(String, #[source] Corrupt),
     /// An object that must be there is not: its name.
+    #[error("the object '{0}' is missing")]
     Missing(String),
     /// There is no volume here.
+    #[error("there is no replicated volume here")]
     NoVolume,
     /// Nothing was shipped to the volume yet.
+    #[error("nothing was shipped to it yet")]
     Nothing,
     /// Another host has taken the volume over meanwhile.
+    #[error("another host has taken the volume over")]
     TakenOver,
     /// The commits do not follow each other: the one where that shows.
+    #[error("commit {0} does not follow the one before it")]
     Broken(CommitId),
     /// A commit is gone: which one, and one behind it that is there.
+    #[error("commit {0} is missing, and commit {1} is there")]
     Gap(CommitId, CommitId),
     /// The local store is not what was shipped last: what does not match.
+    #[error("the local store is not what was shipped last: {0}")]
     Diverged(&'static str),
     /// There is no snapshot of that name.
+    #[error("there is no snapshot '{0}'")]
     NoPin(String),
     /// The name is taken, or cannot be used: what is wrong.
+    #[error("the snapshot's name {0}")]
     PinName(&'static str),
     /// What the snapshot needs was deleted while it was made. Try again.
+    #[error("the state was deleted while the snapshot was made")]
     Collected,
     /// A rollback has fenced the host that had the volume, and was not finished.
+    #[error("a rollback was begun and not finished")]
     Unfinished,
     /// Volumes were cloned from it, and are still there.
+    #[error("volumes were cloned from the snapshot '{0}'")]
     HasClones(String),
     /// There is no volume, and an object of an earlier one: its name.
+    #[error(
+        "the object '{0}' of an earlier volume is there: delete all objects below the URL, or name \
+         another URL"
+    )]
     Leftovers(String),
     /// There is a volume already.
+    #[error("there is a volume already")]
     Taken,
     /// A clone and its volume must be in one bucket.
+    #[error("a clone is made in the bucket of its volume, or both are directories")]
     OtherBucket,
     /// A clone of a clone, too often.
+    #[error("it is a clone of a clone too often; restore it and ship that instead")]
     TooManyAncestors,
     /// A host has the volume and may be writing to it: who.
+    #[error("{0} has the volume and may be writing to it")]
     InUse(String),
     /// The local file failed.
-    File(std::io::Error),
+    #[error("the local file: {0}")]
+    File(#[source] std::io::Error),
     /// The place lies inside of another copy, whose URL this is.
+    #[error("it lies inside of the copy at {0}: a copy has a place of its own")]
     Inside(String),
     /// A thread cannot be started.
+    #[error("a thread cannot be started: {0}")]
     Threads(std::io::Error),
-}
-
-impl fmt::Display for ReplicaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReplicaError::Bucket(error) => error.fmt(f),
-            ReplicaError::Damaged(name, corrupt) => {
-                write!(f, "the object '{name}' is damaged: {corrupt}")
-            }
-            ReplicaError::Missing(name) => write!(f, "the object '{name}' is missing"),
-            ReplicaError::NoVolume => write!(f, "there is no replicated volume here"),
-            ReplicaError::Nothing => write!(f, "nothing was shipped to it yet"),
-            ReplicaError::TakenOver => write!(f, "another host has taken the volume over"),
-            ReplicaError::Broken(id) => write!(f, "commit {id} does not follow the one before it"),
-            ReplicaError::Gap(missing, found) => {
-                write!(f, "commit {missing} is missing, and commit {found} is there")
-            }
-            ReplicaError::Diverged(what) => {
-                write!(f, "the local store is not what was shipped last: {what}")
-            }
-            ReplicaError::NoPin(name) => write!(f, "there is no snapshot '{name}'"),
-            ReplicaError::PinName(what) => write!(f, "the snapshot's name {what}"),
-            ReplicaError::Collected => {
-                write!(f, "the state was deleted while the snapshot was made")
-            }
-            ReplicaError::Unfinished => write!(f, "a rollback was begun and not finished"),
-            ReplicaError::HasClones(name) => {
-                write!(f, "volumes were cloned from the snapshot '{name}'")
-            }
-            ReplicaError::Leftovers(name) => {
-                write!(
-                    f,
-                    "the object '{name}' of an earlier volume is there: delete all objects below the URL, or name another URL"
-                )
-            }
-            ReplicaError::Taken => write!(f, "there is a volume already"),
-            ReplicaError::OtherBucket => {
-                write!(f, "a clone is made in the bucket of its volume, or both are directories")
-            }
-            ReplicaError::TooManyAncestors => {
-                write!(f, "it is a clone of a clone too often; restore it and ship that instead")
-            }
-            ReplicaError::InUse(owner) => {
-                write!(f, "{owner} has the volume and may be writing to it")
-            }
-            ReplicaError::File(error) => write!(f, "the local file: {error}"),
-            ReplicaError::Inside(url) => {
-                write!(f, "it lies inside of the copy at {url}: a copy has a place of its own")
-            }
-            ReplicaError::Threads(error) => write!(f, "a thread cannot be started: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ReplicaError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ReplicaError::Bucket(error) => Some(error),
-            ReplicaError::Damaged(_, corrupt) => Some(corrupt),
-            ReplicaError::File(error) => Some(error),
-            _ => None,
-        }
-    }
 }
 
 impl ReplicaError {
@@ -134,12 +95,6 @@ impl ReplicaError {
                 | ReplicaError::Broken(_)
                 | ReplicaError::Gap(..)
         )
-    }
-}
-
-impl From<BucketError> for ReplicaError {
-    fn from(error: BucketError) -> ReplicaError {
-        ReplicaError::Bucket(error)
     }
 }
 

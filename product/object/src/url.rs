@@ -21,40 +21,31 @@ pub enum Url {
 }
 
 /// Why a text is no URL of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
     /// Its scheme is none of ours, or it has none.
+    #[error("it begins neither with s3:// nor with file:///")]
     Scheme,
     /// It names no bucket, or one that cannot be.
+    #[error("the bucket's name has 3 to 63 letters, digits, '-' or '.'")]
     Bucket,
     /// It names a whole bucket: a copy needs a prefix of its own.
+    #[error("it names no prefix: write s3://BUCKET/VOLUME")]
     Prefix,
     /// The directory is not absolute.
+    #[error("the directory is not absolute: write file:///DIRECTORY/VOLUME")]
     Relative,
     /// A part of its path is `.` or `..`.
+    #[error("a part of its path is '.' or '..': write where that leads to")]
     Dots,
     /// What follows an `@` in its last part would be the name of a snapshot.
+    #[error("it contains '@', behind which the name of a snapshot stands")]
     Snapshot,
     /// A character in it is none that can be printed.
+    #[error("it contains a control character")]
     Control,
 }
-
-impl fmt::Display for UrlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            UrlError::Scheme => "it begins neither with s3:// nor with file:///",
-            UrlError::Bucket => "the bucket's name has 3 to 63 letters, digits, '-' or '.'",
-            UrlError::Prefix => "it names no prefix: write s3://BUCKET/VOLUME",
-            UrlError::Relative => "the directory is not absolute: write file:///DIRECTORY/VOLUME",
-            UrlError::Dots => "a part of its path is '.' or '..': write where that leads to",
-            UrlError::Snapshot => "it contains '@', behind which the name of a snapshot stands",
-            UrlError::Control => "it contains a control character",
-        })
-    }
-}
-
-impl std::error::Error for UrlError {}
 
 impl FromStr for Url {
     type Err = UrlError;

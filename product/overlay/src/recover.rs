@@ -10,7 +10,6 @@ use coulter_format::overlay::{
     RecordState, Superblock, WINDOW_BLOCKS,
 };
 use coulter_format::{BLOCK_SIZE, Block, Corrupt};
-use std::fmt;
 
 /// Serial numbers that a mount may use; the next one begins behind them.
 const SERIALS_PER_MOUNT: u64 = 1 << 32;
@@ -27,40 +26,25 @@ pub trait Blocks {
 }
 
 /// Why an overlay cannot be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecoverError {
     /// The volume holds no overlay's store.
+    #[error("the volume holds no store of an overlay ({0})")]
     NoStore(Corrupt),
     /// A block of it is damaged in itself.
+    #[error("the store is damaged: {0}")]
     Corrupt(Corrupt),
     /// The store belongs to another directory.
+    #[error("the store belongs to another directory; what it holds fits no file of this one")]
     OtherDirectory,
     /// The volume is smaller than the store says.
+    #[error("the store was made for a larger volume")]
     Truncated,
     /// The volume or the lower file system fails: the error number.
+    #[error("it cannot be read: {}", std::io::Error::from_raw_os_error(*.0))]
     System(i32),
 }
-
-impl fmt::Display for RecoverError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RecoverError::NoStore(corrupt) => {
-                write!(f, "the volume holds no store of an overlay ({corrupt})")
-            }
-            RecoverError::Corrupt(corrupt) => write!(f, "the store is damaged: {corrupt}"),
-            RecoverError::OtherDirectory => f.write_str(
-                "the store belongs to another directory; what it holds fits no file of this one",
-            ),
-            RecoverError::Truncated => f.write_str("the store was made for a larger volume"),
-            RecoverError::System(errno) => {
-                write!(f, "it cannot be read: {}", std::io::Error::from_raw_os_error(*errno))
-            }
-        }
-    }
-}
-
-impl std::error::Error for RecoverError {}
 
 /// The superblock of a new store for a directory, on a volume that offers so many blocks and can hold
 /// `capacity` of them.

@@ -4,27 +4,41 @@ use crate::bytes::Bytes;
 use coulter_device::DeviceError;
 use coulter_engine::create as layout;
 use coulter_format::BLOCK_SIZE;
-use std::fmt;
 
 /// Why a store cannot be made.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
     /// The segment size is not a power of two from 2 MiB to 1 GiB.
+    #[error("the segment size must be a power of two from 2 MiB to 1 GiB")]
     SegmentSize,
     /// The page size of the flash is not a power of two from 8 to 256 KiB, or a segment has more than 512 MiB.
+    #[error(
+        "the page size of the flash must be a power of two from 8 KiB to 256 KiB, and a segment, \
+         which is to be an erase block, 512 MiB at most"
+    )]
     PageSize,
     /// The volume size is not a positive multiple of 4096.
+    #[error("the volume size must be a multiple of 4096 bytes, and not zero")]
     VolumeSize,
     /// The address space of a sparse volume is no multiple of 4096, less than it may store, or too large; or
     /// there are to be no stretches in use, or more than 4,194,304.
+    #[error(
+        "the address space must be a multiple of 4096 bytes, at least what may be stored, and at \
+         most 4 EiB, with 1 to 4194304 stretches in use"
+    )]
     AddressSpace,
     /// The label is too long or contains control characters.
+    #[error("the label must have at most {size_max} bytes and no control characters")]
     Label {
         /// Bytes that it may have.
         size_max: usize,
     },
     /// The device has no room for even the smallest volume.
+    #[error(
+        "the device has {}, but a store with segments of {} needs {}: use a larger device or \
+         smaller segments", Bytes(*.size), Bytes(*.segment_size), Bytes(*.size_min)
+    )]
     DeviceTooSmall {
         /// Bytes that it has.
         size: u64,
@@ -34,6 +48,7 @@ pub enum CreateError {
         segment_size: u64,
     },
     /// The device has more than 16 TiB, or more segments than a store can have.
+    #[error("{}", too_large(*.size, *.segment_size))]
     DeviceTooLarge {
         /// Bytes that it has.
         size: u64,
@@ -41,11 +56,19 @@ pub enum CreateError {
         segment_size: u64,
     },
     /// The volume would leave too little spare space to clean.
+    #[error(
+        "the volume would leave too little room for cleaning: it can have {} at most here",
+        Bytes(*.size_max)
+    )]
     VolumeTooLarge {
         /// Bytes that it may have at most.
         size_max: u64,
     },
     /// So little spare space could not be cleaned.
+    #[error(
+        "so little spare space could not be cleaned: with segments of {} it must be at least \
+         {percent_min} % of the volume", Bytes(*.segment_size)
+    )]
     SpareTooSmall {
         /// Percent of the volume that it must have at least, with this segment size.
         percent_min: u32,
@@ -53,11 +76,13 @@ pub enum CreateError {
         segment_size: u64,
     },
     /// The map memory is too small for the volume.
+    #[error("the map of this volume needs at least {} of memory", Bytes(*.size_min))]
     MapMemoryTooSmall {
         /// Bytes that it needs at least.
         size_min: u64,
     },
     /// The journal has too few or too many updates.
+    #[error("the journal must have from {min} to {max} updates")]
     JournalSize {
         /// Updates that it must have at least.
         min: u32,
@@ -65,8 +90,10 @@ pub enum CreateError {
         max: u32,
     },
     /// The operating system gave no random numbers.
+    #[error("the operating system gave no random numbers for the identity")]
     NoRandomness,
     /// The device failed; what it holds now is no store.
+    #[error("{device} could not be formatted and holds no store now: {source}")]
     Device {
         /// What and where the device is.
         device: String,
@@ -113,82 +140,16 @@ impl CreateError {
 /// Addresses on the device are 32 bits of blocks.
 const DEVICE_SIZE_MAX: u64 = 16 << 40;
 
-impl fmt::Display for CreateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CreateError::SegmentSize => {
-                write!(f, "the segment size must be a power of two from 2 MiB to 1 GiB")
-            }
-            CreateError::PageSize => write!(
-                f,
-                "the page size of the flash must be a power of two from 8 KiB to 256 KiB, and a segment, \
-                 which is to be an erase block, 512 MiB at most"
-            ),
-            CreateError::VolumeSize => {
-                write!(f, "the volume size must be a multiple of 4096 bytes, and not zero")
-            }
-            CreateError::AddressSpace => write!(
-                f,
-                "the address space must be a multiple of 4096 bytes, at least what may be stored, and at \
-                 most 4 EiB, with 1 to 4194304 stretches in use"
-            ),
-            CreateError::Label { size_max } => {
-                write!(f, "the label must have at most {size_max} bytes and no control characters")
-            }
-            CreateError::DeviceTooSmall { size, size_min, segment_size } => write!(
-                f,
-                "the device has {}, but a store with segments of {} needs {}: use a larger device \
-                 or smaller segments",
-                Bytes(*size),
-                Bytes(*segment_size),
-                Bytes(*size_min)
-            ),
-            CreateError::DeviceTooLarge { size, .. } if *size > DEVICE_SIZE_MAX => write!(
-                f,
-                "that would be a store of {}, and a store can have {} at most: use less, or a part of the disk",
-                Bytes(*size),
-                Bytes(DEVICE_SIZE_MAX)
-            ),
-            CreateError::DeviceTooLarge { size, segment_size } => write!(
-                f,
-                "the device has {}, too much for segments of {}: use larger segments",
-                Bytes(*size),
-                Bytes(*segment_size)
-            ),
-            CreateError::VolumeTooLarge { size_max } => write!(
-                f,
-                "the volume would leave too little room for cleaning: it can have {} at most here",
-                Bytes(*size_max)
-            ),
-            CreateError::SpareTooSmall { percent_min, segment_size } => write!(
-                f,
-                "so little spare space could not be cleaned: with segments of {} it must be at least \
-                 {percent_min} % of the volume",
-                Bytes(*segment_size)
-            ),
-            CreateError::MapMemoryTooSmall { size_min } => {
-                write!(f, "the map of this volume needs at least {} of memory", Bytes(*size_min))
-            }
-            CreateError::JournalSize { min, max } => {
-                write!(f, "the journal must have from {min} to {max} updates")
-            }
-            CreateError::NoRandomness => {
-                write!(f, "the operating system gave no random numbers for the identity")
-            }
-            CreateError::Device { device, source } => {
-                write!(f, "{device} could not be formatted and holds no store now: {source}")
-            }
-        }
+fn too_large(size: u64, segment_size: u64) -> String {
+    let (size, size_max) = (Bytes(size), Bytes(DEVICE_SIZE_MAX));
+    if size.0 > DEVICE_SIZE_MAX {
+        return format!(
+            "that would be a store of {size}, and a store can have {size_max} at most: use less, or \
+             a part of the disk"
+        );
     }
-}
-
-impl std::error::Error for CreateError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            CreateError::Device { source, .. } => Some(source),
-            _ => None,
-        }
-    }
+    let segment_size = Bytes(segment_size);
+    format!("the device has {size}, too much for segments of {segment_size}: use larger segments")
 }
 
 #[cfg(test)]

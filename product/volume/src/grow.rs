@@ -8,7 +8,6 @@ use crate::open_options::OpenOptions;
 use coulter_device::Device;
 use coulter_engine::grow::Growth;
 use coulter_format::BLOCK_SIZE;
-use std::fmt;
 
 /// What a store should be like afterwards.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,31 +20,15 @@ pub struct GrowOptions {
 }
 
 /// Why a store did not grow.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrowError {
     /// It cannot be opened, or not grow as it should; it is as it was.
-    Open(OpenError),
+    #[error("{}", .0.kind)]
+    Open(#[source] OpenError),
     /// It could not be closed in order. Whether it has grown shows when it is opened.
-    Close(CloseError),
-}
-
-impl fmt::Display for GrowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GrowError::Open(error) => error.kind.fmt(f),
-            GrowError::Close(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for GrowError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            GrowError::Open(source) => Some(source),
-            GrowError::Close(source) => Some(source),
-        }
-    }
+    #[error("{0}")]
+    Close(#[source] CloseError),
 }
 
 /// Lets the store on `device` take in all of it. What is stored stays, and stays where it is. A power

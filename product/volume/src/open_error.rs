@@ -18,12 +18,20 @@ pub struct OpenError {
 }
 
 /// Kinds of [`OpenError`].
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenErrorKind {
     /// There is no superblock.
+    #[error(
+        "there is no store here, or its superblocks were overwritten: check that the path is \
+         right, and do not format it with `coulter create` if it may have been a store"
+    )]
     NotAStore,
     /// The store is of another format version.
+    #[error(
+        "the store has format version {found}, this program reads version {supported}: use the \
+         program that fits"
+    )]
     Version {
         /// Its version.
         found: u32,
@@ -31,11 +39,19 @@ pub enum OpenErrorKind {
         supported: u32,
     },
     /// The store uses features that this program does not know.
+    #[error(
+        "the store uses features ({unknown:#x}) that this program does not know: a newer one has \
+         opened it; use that one"
+    )]
     Features {
         /// Their bits.
         unknown: u32,
     },
     /// The device ends before the store does.
+    #[error(
+        "the device has {} but the store has {}: it was truncated, or copied in part",
+        Bytes(*.found), Bytes(*.needed)
+    )]
     Truncated {
         /// Bytes that the store has.
         needed: u64,
@@ -43,11 +59,19 @@ pub enum OpenErrorKind {
         found: u64,
     },
     /// Its checkpoint is of a version that this program does not read.
+    #[error(
+        "its checkpoint is of version {version}, which this coulter does not read; use the coulter \
+         that wrote it"
+    )]
     CheckpointVersion {
         /// The version that was found.
         version: u32,
     },
     /// Metadata without which nothing can be found is damaged.
+    #[error(
+        "{what}, at byte {offset}: the store is damaged there and cannot be opened without losing \
+         data; `coulter check` says what else is, and `coulter salvage` takes out what is left"
+    )]
     Damaged {
         /// What is wrong with what.
         what: String,
@@ -55,6 +79,11 @@ pub enum OpenErrorKind {
         offset: u64,
     },
     /// Writes that were durable cannot be found any more.
+    #[error(
+        "record {sequence} is gone although all up to {durable} were durable: the device has lost \
+         what it had confirmed, and opening would lose it for good; `coulter check` says more, and \
+         `coulter salvage` takes out what is left"
+    )]
     DurableRecordMissing {
         /// The sequence of the first that is missing.
         sequence: u64,
@@ -62,20 +91,33 @@ pub enum OpenErrorKind {
         durable: u64,
     },
     /// The newest superblock was lost, and the older one leads to a state that is long over.
+    #[error(
+        "its newest superblock is gone: records were written after generation {generation}, and \
+         the copy that is left is older and leads to a state that is long over; restore the store \
+         from a backup, or take out what is left with `coulter salvage`"
+    )]
     SuperblockLost {
         /// The generation that the superblock in use should at least have.
         generation: u64,
     },
     /// Both superblocks at the start of the device are gone, and a third one is there: it opens read-only.
+    #[error(
+        "both superblocks at the start of the device are gone: something else was written there, \
+         perhaps by mkfs. A third copy at the end is whole: attach the store read-only, or take \
+         the data out with `coulter salvage`"
+    )]
     FirstSuperblocksLost,
     /// The map memory allowed is less than opening needs.
+    #[error("opening may need {} of map memory: allow at least so much", Bytes(*.needed))]
     MapMemory {
         /// Bytes needed.
         needed: u64,
     },
     /// The device cannot be written to, and the store was not to be opened read-only.
+    #[error("the device is read-only: open the store read-only too")]
     ReadOnlyDevice,
     /// An option is below its bounds; its name and the least value.
+    #[error("`{name}` must be at least {min}")]
     Option {
         /// Which.
         name: &'static str,
@@ -83,6 +125,7 @@ pub enum OpenErrorKind {
         min: u64,
     },
     /// An option is above its bounds; its name and the greatest value.
+    #[error("`{name}` must be at most {max}")]
     OptionTooLarge {
         /// Which.
         name: &'static str,
@@ -90,11 +133,13 @@ pub enum OpenErrorKind {
         max: u64,
     },
     /// The store cannot grow as it should.
+    #[error("{reason}")]
     Growth {
         /// Why, and what would be possible.
         reason: String,
     },
     /// Partly dead flash pages were to be padded, where that is not safe or means nothing.
+    #[error("{}", not_padded(*.page_size, *.atomic_size))]
     Padding {
         /// Page size of the flash that the store knows of.
         page_size: Option<u64>,
@@ -102,13 +147,16 @@ pub enum OpenErrorKind {
         atomic_size: Option<u64>,
     },
     /// The device failed.
+    #[error("the device failed: {}", io::Error::from_raw_os_error(*.errno))]
     Device {
         /// The operating system's error number.
         errno: i32,
     },
     /// The operating system gave no thread, memory or descriptor.
+    #[error("the system gave no thread, memory or descriptor: {0}")]
     Resources(io::Error),
     /// The program has a bug that showed while opening; its message.
+    #[error("this is a bug in coulter; nothing was written: {0}")]
     Bug(String),
 }
 
@@ -203,108 +251,20 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl fmt::Display for OpenErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenErrorKind::NotAStore => {
-                write!(
-                    f,
-                    "there is no store here, or its superblocks were overwritten: check that the \
-                     path is right, and do not format it with `coulter create` if it may have been \
-                     a store"
-                )
-            }
-            OpenErrorKind::Version { found, supported } => write!(
-                f,
-                "the store has format version {found}, this program reads version {supported}: \
-                 use the program that fits"
-            ),
-            OpenErrorKind::Features { unknown } => write!(
-                f,
-                "the store uses features ({unknown:#x}) that this program does not know: a newer one \
-                 has opened it; use that one"
-            ),
-            OpenErrorKind::FirstSuperblocksLost => write!(
-                f,
-                "both superblocks at the start of the device are gone: something else was written there, \
-                 perhaps by mkfs. A third copy at the end is whole: attach the store read-only, or take \
-                 the data out with `coulter salvage`"
-            ),
-            OpenErrorKind::Truncated { needed, found } => write!(
-                f,
-                "the device has {} but the store has {}: it was truncated, or copied in part",
-                Bytes(*found),
-                Bytes(*needed)
-            ),
-            OpenErrorKind::CheckpointVersion { version } => write!(
-                f,
-                "its checkpoint is of version {version}, which this coulter does not read; use the coulter that \
-                 wrote it"
-            ),
-            OpenErrorKind::Damaged { what, offset } => write!(
-                f,
-                "{what}, at byte {offset}: the store is damaged there and cannot be opened \
-                 without losing data; `coulter check` says what else is, and `coulter salvage` takes out what \
-                 is left"
-            ),
-            OpenErrorKind::DurableRecordMissing { sequence, durable } => write!(
-                f,
-                "record {sequence} is gone although all up to {durable} were durable: the device \
-                 has lost what it had confirmed, and opening would lose it for good; `coulter \
-                 check` says more, and `coulter salvage` takes out what is left"
-            ),
-            OpenErrorKind::SuperblockLost { generation } => write!(
-                f,
-                "its newest superblock is gone: records were written after generation {generation}, \
-                 and the copy that is left is older and leads to a state that is long over; \
-                 restore the store from a backup, or take out what is left with `coulter salvage`"
-            ),
-            OpenErrorKind::MapMemory { needed } => {
-                write!(
-                    f,
-                    "opening may need {} of map memory: allow at least so much",
-                    Bytes(*needed)
-                )
-            }
-            OpenErrorKind::ReadOnlyDevice => {
-                write!(f, "the device is read-only: open the store read-only too")
-            }
-            OpenErrorKind::Option { name, min } => write!(f, "`{name}` must be at least {min}"),
-            OpenErrorKind::OptionTooLarge { name, max } => {
-                write!(f, "`{name}` must be at most {max}")
-            }
-            OpenErrorKind::Growth { reason } => f.write_str(reason),
-            OpenErrorKind::Padding { page_size: None, .. } => write!(
-                f,
-                "the store knows no page size of the flash below, so there are no pages to be padded: open it \
-                 without that; only `coulter create --page-size` gives a store one"
-            ),
-            OpenErrorKind::Padding { page_size: Some(page), atomic_size } => {
-                write!(
-                    f,
-                    "pages of {} cannot be padded here: if the power goes while one is written, what else lies \
-                     there could be lost. The device ",
-                    Bytes(*page)
-                )?;
-                match atomic_size {
-                    None => f.write_str("does not say that it writes pages whole or not at all")?,
-                    Some(size) => {
-                        write!(f, "says that it writes only {} whole or not at all", Bytes(*size))?;
-                    }
-                }
-                f.write_str(": open the store without padding")
-            }
-            OpenErrorKind::Device { errno } => {
-                write!(f, "the device failed: {}", io::Error::from_raw_os_error(*errno))
-            }
-            OpenErrorKind::Resources(source) => {
-                write!(f, "the system gave no thread, memory or descriptor: {source}")
-            }
-            OpenErrorKind::Bug(message) => {
-                write!(f, "this is a bug in coulter; nothing was written: {message}")
-            }
-        }
-    }
+fn not_padded(page_size: Option<u64>, atomic_size: Option<u64>) -> String {
+    let Some(page_size) = page_size.map(Bytes) else {
+        return "the store knows no page size of the flash below, so there are no pages to be padded: \
+                open it without that; only `coulter create --page-size` gives a store one"
+            .to_owned();
+    };
+    let says = match atomic_size.map(Bytes) {
+        None => "does not say that it writes pages whole or not at all".to_owned(),
+        Some(size) => format!("says that it writes only {size} whole or not at all"),
+    };
+    format!(
+        "pages of {page_size} cannot be padded here: if the power goes while one is written, what \
+         else lies there could be lost. The device {says}: open the store without padding"
+    )
 }
 
 impl std::error::Error for OpenError {

@@ -6,7 +6,6 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::fmt;
 use std::path::Path;
 
 /// File systems whose `fsync` or handles mean too little, or which other hosts change: their number and name.
@@ -29,45 +28,35 @@ const UNFIT: [(i64, &str); 15] = [
 ];
 
 /// Why a directory cannot be below an overlay.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// A call failed: which, and the error number.
+    #[error("cannot {}: {}", .0, text(.1))]
     System(&'static str, i32),
     /// Its file system is of a kind whose `fsync` or handles mean too little.
+    #[error("it lies on {0}, which keeps too few promises for an overlay")]
     Kind(&'static str),
     /// It is mounted read-only.
+    #[error("its file system is read-only")]
     ReadOnly,
     /// It has no file handles, or they take privileges.
+    #[error(
+        "its file system gives no file handles ({}), by which an overlay knows its files",
+        text(.0)
+    )]
     NoHandles(i32),
     /// It keeps no extended attributes.
+    #[error(
+        "its file system keeps no extended attributes ({}), by which an overlay marks files",
+        text(.0)
+    )]
     NoAttributes(i32),
 }
 
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |errno: &i32| std::io::Error::from_raw_os_error(*errno);
-        match self {
-            OpenError::System(step, errno) => write!(f, "cannot {step}: {}", text(errno)),
-            OpenError::Kind(kind) => {
-                write!(f, "it lies on {kind}, which keeps too few promises for an overlay")
-            }
-            OpenError::ReadOnly => f.write_str("its file system is read-only"),
-            OpenError::NoHandles(errno) => write!(
-                f,
-                "its file system gives no file handles ({}), by which an overlay knows its files",
-                text(errno)
-            ),
-            OpenError::NoAttributes(errno) => write!(
-                f,
-                "its file system keeps no extended attributes ({}), by which an overlay marks files",
-                text(errno)
-            ),
-        }
-    }
+fn text(errno: &i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(*errno)
 }
-
-impl std::error::Error for OpenError {}
 
 impl Directory {
     /// Opens the directory at `path`. What is mounted over it later does not matter: all that is asked of it
