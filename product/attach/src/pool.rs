@@ -134,6 +134,31 @@ impl BufferPool {
         }
     }
 
+    /// Bytes of all buffers, those that lie idle included.
+    pub fn bytes(&self) -> usize {
+        self.held_bytes + self.idle_bytes
+    }
+
+    /// Bytes of the buffers that have to be made before `count` of `length` bytes can be taken,
+    /// where they are made on demand.
+    pub fn growth(&self, length: usize, count: usize) -> usize {
+        if length == 0 {
+            return 0;
+        }
+        assert!(matches!(self.supply, Supply::OnDemand { .. }), "a stock makes none");
+        let class = class_of(length);
+        count.saturating_sub(self.idle[class].len()) * class_size(class)
+    }
+
+    /// Frees the buffers that lie idle.
+    pub fn drop_idle(&mut self) {
+        let idle = self.idle.iter_mut().flat_map(|class| class.drain(..));
+        let freed: usize = idle.map(|buffer| buffer.capacity()).sum();
+        assert_eq!(freed, self.idle_bytes, "each idle buffer was counted");
+        self.idle_bytes = 0;
+        assert!(self.bytes() == self.held_bytes, "what hosts have stays");
+    }
+
     /// Bytes of buffers that were taken and have not come back.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
@@ -193,6 +218,17 @@ mod tests {
             pool.give(buffer);
         }
         assert_eq!(pool.take(0).capacity(), 0);
+    }
+
+    #[test]
+    fn growth_tells_what_is_taken_beyond_the_idle_buffers() {
+        let mut pool = BufferPool::on_demand(1 << 20, 1 << 20);
+        assert_eq!((pool.growth(512, 2), pool.growth(0, 2), pool.bytes()), (8192, 0, 0));
+        let buffer = pool.take(4096);
+        pool.give(buffer);
+        assert_eq!((pool.growth(512, 2), pool.growth(4097, 1), pool.bytes()), (4096, 8192, 4096));
+        pool.drop_idle();
+        assert_eq!((pool.growth(4096, 1), pool.bytes()), (4096, 0));
     }
 
     #[test]

@@ -14,12 +14,14 @@
 //!   receive, outgoing  bytes and buffers on their way in and out
 //! address, socket      where, and how to wait
 //! alone                whether a client sends one request at a time
+//! budget               memory that all connections share
 //! ```
 //! A protocol is a `Protocol`, which negotiates, and an `Exchange`, which decodes and encodes
 //! bytes.
 
 mod address;
 mod alone;
+mod budget;
 mod connection;
 mod event;
 mod guests;
@@ -35,6 +37,7 @@ pub mod socket;
 
 pub use address::{Address, AddressError};
 pub use alone::Alone;
+pub use budget::{Account, Budget};
 pub use connection::{Connection, Exchange};
 pub use event::{CloseReason, Event, Statistics};
 pub use guests::Standing;

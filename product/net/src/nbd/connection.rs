@@ -4,7 +4,7 @@ use super::export::Export;
 use super::handshake::{Agreement, Handshake, Step};
 use super::server::ServerOptions;
 use super::transmission::{Memory, Transmission};
-use crate::{CloseReason, Connection, Protocol, Standing, Stop, socket};
+use crate::{Budget, CloseReason, Connection, Protocol, Standing, Stop, socket};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ const HANDSHAKE_READ_SIZE: usize = 4 << 10;
 pub(super) struct Nbd {
     pub(super) exports: Arc<[Export]>,
     pub(super) options: ServerOptions,
+    pub(super) budget: Arc<Budget>,
 }
 
 impl Protocol for Nbd {
@@ -29,7 +30,10 @@ impl Protocol for Nbd {
                 standing.settle();
                 let memory = match self.options.own_kernel {
                     true => Memory::Stock,
-                    false => Memory::OnDemand(self.options.connection_memory_max),
+                    false => Memory::OnDemand {
+                        bytes_max: self.options.connection_memory_max,
+                        budget: self.budget.clone(),
+                    },
                 };
                 let export = &self.exports[agreement.export];
                 let transmission = Transmission::new(export, agreement, &leftover, &memory);

@@ -3,7 +3,7 @@
 use super::connection::Nbd;
 use super::export::Export;
 use super::uri::uri;
-use crate::{Address, Conduct, Event, Listener, ServeError, SocketServer, Statistics};
+use crate::{Address, Budget, Conduct, Event, Listener, ServeError, SocketServer, Statistics};
 use coulter::service::REQUEST_SIZE_MAX;
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use std::io;
@@ -21,6 +21,8 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// Bytes of buffers held for one client; [`REQUEST_SIZE_MAX`] at least.
     pub connection_memory_max: usize,
+    /// Bytes of buffers held for all clients together; twice [`REQUEST_SIZE_MAX`] at least.
+    pub memory_max: usize,
     /// The clients are the kernel that this process runs on, which sends most when it is short of
     /// memory. Each has 4 MiB of buffers, all of them from the start, instead of
     /// `connection_memory_max` as they are needed.
@@ -42,6 +44,7 @@ impl Default for ServerOptions {
         ServerOptions {
             connections_max: 64,
             connection_memory_max: 64 << 20,
+            memory_max: 256 << 20,
             own_kernel: false,
             handshake_timeout: Duration::from_secs(30),
             shutdown_timeout: Duration::from_secs(5),
@@ -92,7 +95,8 @@ impl Server {
             shutdown_timeout: options.shutdown_timeout,
             observer: options.observer.clone(),
         };
-        let nbd = Nbd { exports: exports.into(), options };
+        let budget = Arc::new(Budget::new(options.memory_max, options.connections_max));
+        let nbd = Nbd { exports: exports.into(), options, budget };
         Ok(Server(SocketServer::start(listener, nbd, conduct)?))
     }
 
@@ -152,6 +156,9 @@ fn check(exports: &[Export], options: &ServerOptions) -> Result<(), ServeError> 
     }
     if (options.connection_memory_max as u64) < REQUEST_SIZE_MAX {
         return Err(ServeError::Options("a connection needs at least 32 MiB of buffers"));
+    }
+    if (options.memory_max as u64) < 2 * REQUEST_SIZE_MAX {
+        return Err(ServeError::Options("all connections need at least 64 MiB of buffers"));
     }
     Ok(())
 }

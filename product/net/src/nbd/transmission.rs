@@ -5,7 +5,8 @@
 //! - No bytes make it panic. A request that cannot be served is answered with an error and the
 //!   stream stays in step, unless the protocol leaves no way; then [`Malformed`] ends it.
 //! - Buffers held for the client never exceed what its [`Memory`] allows, nor requests
-//!   [`REQUEST_COUNT_MAX`]. At a limit the socket is not read, which stops the client.
+//!   [`REQUEST_COUNT_MAX`], nor the buffers of all clients together the server's [`Budget`]. At a
+//!   limit the socket is not read, which stops the client.
 //! - Every submitted request is answered once.
 //! - A write is answered, be it refused, when its payload has been taken: a client that is still
 //!   sending does not expect an answer, and some take one for the end of all sense.
@@ -17,14 +18,15 @@ use super::reply;
 use super::wire::{
     REQUEST_HEADER_SIZE, RequestHeader, command, command_flag as flag, extent_state,
 };
-use crate::{Alone, Exchange, Malformed, Outgoing, Receiver, UNSENT_MAX};
+use crate::{Account, Alone, Budget, Exchange, Malformed, Outgoing, Receiver, UNSENT_MAX};
 use coulter::buffer::Buffer;
 use coulter::service::{
     Completion, Extent, Operation, REQUEST_SIZE_MAX, Request, SECTOR_SIZE, Session,
 };
 use coulter_attach::pool::BufferPool;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Requests of one connection that are with the session at a time.
 pub(super) const REQUEST_COUNT_MAX: usize = 512;
@@ -34,26 +36,34 @@ const SKIP_MAX: u32 = 2 * REQUEST_SIZE_MAX as u32;
 const EXTENT_COUNT_MAX: usize = 4096;
 /// Bytes of idle buffers that a connection keeps for its next requests.
 const IDLE_BYTES_MAX: usize = 8 << 20;
+/// How long a connection that waits for memory of others sleeps before it looks again.
+const WAIT_FOR_OTHERS: Duration = Duration::from_millis(10);
 /// What a connection to this kernel's own client has: 4 MiB, mostly for large requests, since those
 /// are what it sends when memory is short. Each device has several connections.
 const STOCK: [(usize, usize); 4] = [(4 << 10, 64), (64 << 10, 12), (256 << 10, 4), (1 << 20, 2)];
 
 /// The source of the memory for a client's data.
 pub(super) enum Memory {
-    /// Allocated on demand, up to this number of bytes, at least [`REQUEST_SIZE_MAX`].
-    OnDemand(usize),
+    /// Allocated on demand.
+    OnDemand {
+        /// Bytes of this connection, at least [`REQUEST_SIZE_MAX`].
+        bytes_max: usize,
+        /// Bytes of all connections.
+        budget: Arc<Budget>,
+    },
     /// All of it allocated when the connection begins.
     Stock,
 }
 
 impl Memory {
-    fn pool(&self) -> BufferPool {
-        match *self {
-            Memory::OnDemand(bytes_max) => {
-                assert!(bytes_max as u64 >= REQUEST_SIZE_MAX, "one request always fits");
-                BufferPool::on_demand(bytes_max, IDLE_BYTES_MAX)
+    fn pool(&self) -> (BufferPool, Option<Account>) {
+        match self {
+            Memory::OnDemand { bytes_max, budget } => {
+                assert!(*bytes_max as u64 >= REQUEST_SIZE_MAX, "one request always fits");
+                let pool = BufferPool::on_demand(*bytes_max, IDLE_BYTES_MAX);
+                (pool, Some(Account::new(budget.clone())))
             }
-            Memory::Stock => BufferPool::stocked(&STOCK),
+            Memory::Stock => (BufferPool::stocked(&STOCK), None),
         }
     }
 }
@@ -63,6 +73,8 @@ pub(super) struct Transmission {
     replies: Outgoing,
     session: Box<dyn Session>,
     pool: BufferPool,
+    /// None where the buffers are a stock.
+    account: Option<Account>,
     size: u64,
     refuses_writes: bool,
     structured_replies: bool,
@@ -114,11 +126,13 @@ impl Transmission {
             length: 0,
             one_extent: false,
         };
+        let (pool, account) = memory.pool();
         Transmission {
             receiver: Receiver::new(leftover),
             replies: Outgoing::default(),
             session: export.service.connect(),
-            pool: memory.pool(),
+            pool,
+            account,
             size: export.service.size(),
             refuses_writes: export.refuses_writes(),
             structured_replies: agreement.structured_replies,
@@ -159,13 +173,29 @@ impl Transmission {
         Ok(())
     }
 
-    fn has_room_for(&self, header: &RequestHeader) -> bool {
+    fn has_room_for(&mut self, header: &RequestHeader) -> bool {
         let carries = matches!(header.command, command::READ | command::WRITE);
         let legal = u64::from(header.length) <= REQUEST_SIZE_MAX;
         let length = if carries && legal { header.length as usize } else { 0 };
         !self.idle_tags.is_empty()
             && self.replies.header_bytes() < UNSENT_MAX
             && self.pool.can_take(length)
+            && match &mut self.account {
+                Some(account) => account.may_take(&mut self.pool, length, 1),
+                None => true,
+            }
+    }
+
+    /// Takes a buffer back that the pool gave.
+    fn give(&mut self, buffer: Buffer) {
+        self.pool.give(buffer);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        if let Some(account) = &mut self.account {
+            account.settle(&mut self.pool);
+        }
     }
 
     fn begin(&mut self, header: RequestHeader) -> Result<(), Malformed> {
@@ -301,7 +331,7 @@ impl Transmission {
                 self.push_error(cookie, number, &error.to_string());
             }
         }
-        self.pool.give(buffer);
+        self.give(buffer);
     }
 
     fn push_extents(&mut self, pending: Pending, extents: &[Extent]) {
@@ -363,7 +393,7 @@ impl Exchange for Transmission {
         self.arriving = None;
         self.refused = None;
         if let Some(buffer) = self.receiver.abandon_payload() {
-            self.pool.give(buffer);
+            self.give(buffer);
         }
     }
 
@@ -395,6 +425,7 @@ impl Exchange for Transmission {
     fn handle_sent(&mut self, count: usize) {
         let pool = &mut self.pool;
         self.replies.sent(count, |_, buffer| pool.give(buffer));
+        self.settle();
     }
 
     fn outstanding(&self) -> usize {
@@ -403,6 +434,11 @@ impl Exchange for Transmission {
 
     fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         (self.session.outstanding() > 0).then(|| self.session.completion_fd())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let waits = self.account.as_ref().is_some_and(Account::waits);
+        (self.blocked && waits).then(|| Instant::now() + WAIT_FOR_OTHERS)
     }
 
     fn abandon(&mut self) {
@@ -420,7 +456,9 @@ impl Exchange for Transmission {
 /// socket.
 pub fn drive(export: &Export, bytes: &[u8], piece: usize, stock: bool) -> Vec<u8> {
     let agreement = Agreement { export: 0, structured_replies: true, block_status: true };
-    let on_demand = Memory::OnDemand(2 * REQUEST_SIZE_MAX as usize);
+    let bytes_max = 2 * REQUEST_SIZE_MAX as usize;
+    let budget = Arc::new(Budget::new(2 * bytes_max, 1));
+    let on_demand = Memory::OnDemand { bytes_max, budget };
     let memory = if stock { Memory::Stock } else { on_demand };
     let mut transmission = Transmission::new(export, agreement, &[], &memory);
     let mut output = Vec::new();
