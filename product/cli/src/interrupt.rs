@@ -23,16 +23,9 @@ impl Interrupt {
     /// # Errors
     /// When the system refuses.
     pub fn take_over() -> Result<Interrupt, CliError> {
-        let failed = |source| CliError::io("receive", "signals".as_ref(), source);
-        let signals = EndSignals::take_over().map_err(failed)?;
         let interrupt = Interrupt::default();
         let raised = Arc::clone(&interrupt.raised);
-        let wait = move || {
-            while signals.wait().is_ok() {
-                raised.store(true, Ordering::Relaxed);
-            }
-        };
-        std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
+        on_each(move || raised.store(true, Ordering::Relaxed))?;
         Ok(interrupt)
     }
 
@@ -87,6 +80,32 @@ impl Interrupt {
     pub fn raise(&self) {
         self.raised.store(true, Ordering::Relaxed);
     }
+}
+
+/// From now on TERM, INT and HUP end the process with words about what stays behind. For work that may be cut off
+/// anywhere; to be called as [`Interrupt::take_over`].
+///
+/// # Errors
+/// When the system refuses.
+pub(crate) fn end_with_words(words: String) -> Result<(), CliError> {
+    on_each(move || {
+        let report = CliError::from(SystemError::Interrupted).report().help(words.as_str());
+        coulter_terminal::print_error(&report);
+        std::process::exit(report.exit_code.into())
+    })
+}
+
+/// Has a thread of its own do something at each TERM, INT and HUP.
+fn on_each(act: impl Fn() + Send + 'static) -> Result<(), CliError> {
+    let failed = |source| CliError::io("receive", "signals".as_ref(), source);
+    let signals = EndSignals::take_over().map_err(failed)?;
+    let wait = move || {
+        while signals.wait().is_ok() {
+            act();
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
+    Ok(())
 }
 
 #[cfg(test)]

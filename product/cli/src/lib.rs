@@ -10,6 +10,7 @@
 //! Contract: facts go to standard output, everything else to standard error; the exit code is 0
 //! when all was done, 1 when something failed or a fault was found, 2 for a wrong command line.
 
+mod audibly;
 pub mod choices;
 mod command;
 mod completion_words;

@@ -296,8 +296,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// The host has what it has connected to. Every host may have a discovery service, so
-    /// one that reads only there still makes room for others.
+    /// The host has what it has connected to. One that reads only in the discovery service still makes room for others.
     fn admitted(&mut self) {
         self.deadline = None;
         let is_discovery =
@@ -319,16 +318,14 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// The beginning of a proof, if this host needs one for this subsystem.
+    /// The beginning of a proof, if hosts need one. The discovery service is no exception: what it tells is for those
+    /// who may use it.
     fn authenticator(
         &self,
         subsystem: &Subsystem,
         host: &str,
     ) -> Result<Option<Authenticator>, Refusal> {
         let Some(keys) = &self.nvme.options.keys else { return Ok(None) };
-        if subsystem.front.is_none() {
-            return Ok(None);
-        }
         let begun = Authenticator::new(keys, host, &subsystem.nqn);
         begun.map(Some).ok_or((Status::CONNECT_INVALID_HOST.final_one(), position::HOST))
     }

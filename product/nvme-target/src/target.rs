@@ -56,11 +56,10 @@ pub struct TargetOptions {
     pub shutdown_timeout: Duration,
     /// Listen on addresses that other machines reach, without keys too.
     pub allow_remote: bool,
-    /// Hosts that are let in, and the keys by which they are known; none for any host. The discovery
-    /// service answers without a key.
+    /// Hosts that are let in, to the discovery service too, and the keys by which they are known; none for any host.
     pub keys: Option<Arc<Keys>>,
-    /// Subsystems elsewhere, for the discovery log.
-    pub others: Option<Arc<dyn Fn() -> Vec<Elsewhere> + Send + Sync>>,
+    /// Subsystems at other ports, for the discovery log.
+    pub others: Vec<Elsewhere>,
     /// Told of connections that come and go, from the target's threads.
     pub observer: Option<Arc<dyn Fn(Event) + Send + Sync>>,
 }
@@ -77,7 +76,7 @@ impl Default for TargetOptions {
             shutdown_timeout: Duration::from_secs(5),
             allow_remote: false,
             keys: None,
-            others: None,
+            others: Vec::new(),
             observer: None,
         }
     }

@@ -147,8 +147,17 @@ fn a_host_without_a_key_is_not_let_in() {
             if cqe.status.code_and_type() == Status::CONNECT_INVALID_HOST)
     };
     assert!(error.as_ref().is_err_and(is_refused), "{error:?}");
-    // Names of subsystems are no secret.
-    let found = discover(served.target.address(), &stranger).expect("it may ask");
+}
+
+#[test]
+fn a_target_with_keys_tells_of_its_volume_only_to_hosts_that_have_one() {
+    let served = Served::new(Group::Null);
+    let ask = |host, key| discover(served.target.address(), &served.options(host, key));
+    // A stranger, one who takes another's name, and one who has a wrong key.
+    assert!(ask(HOST + 1, Some(right())).is_err());
+    assert!(ask(HOST, None).is_err());
+    assert!(ask(HOST, Some(Authentication::new(secret(WRONG)))).is_err());
+    let found = ask(HOST, Some(right())).expect("it has its key");
     assert_eq!(found.iter().filter(|(name, _)| *name == served.target.names()[0]).count(), 1);
 }
 

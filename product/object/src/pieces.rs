@@ -23,6 +23,14 @@ pub struct Piece {
     pub offset: u32,
 }
 
+impl Piece {
+    /// Its bytes in the object's payload.
+    pub(crate) fn part_of<'a>(&self, payload: &'a [u8]) -> Option<&'a [u8]> {
+        let from = self.offset as usize;
+        payload.get(from..from + self.length as usize)
+    }
+}
+
 impl Parted for Source {
     fn part(&self) -> u64 {
         let number = match self {

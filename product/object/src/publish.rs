@@ -18,6 +18,12 @@ pub trait Patience {
 
     /// Called when a request has succeeded.
     fn succeeded(&self) {}
+
+    /// Called when a request begins: until [`Patience::ends`] its caller waits for the service.
+    fn begins(&self) {}
+
+    /// Called when a request has an outcome, or is given up.
+    fn ends(&self) {}
 }
 
 /// For commands that a person waits for: a service that does not answer is asked for a few seconds, one that answers
@@ -46,7 +52,7 @@ impl Patience for Briefly {
 }
 
 /// Time until the next try: longer and longer, and what the service asks for.
-pub(crate) fn pause(tries: u32, error: &BucketError) -> Duration {
+pub fn pause(tries: u32, error: &BucketError) -> Duration {
     let own = Duration::from_millis(20 << tries.min(10)).min(PAUSE_MAX);
     own.max(error.retry_after.unwrap_or_default().min(ASKED_MAX))
 }
@@ -120,7 +126,9 @@ pub fn read_all(
     names: &[String],
     patience: &dyn Patience,
 ) -> Result<Vec<Option<Object>>, BucketError> {
+    patience.begins();
     let found = bucket.read_all(names);
+    patience.ends();
     assert_eq!(found.len(), names.len(), "each name has an answer");
     let one = |(name, found): (&String, Result<_, _>)| match found {
         Ok(found) => Ok(found),
@@ -158,11 +166,12 @@ fn retried<T>(
     mut attempt: impl FnMut() -> Result<Option<T>, BucketError>,
 ) -> Result<T, BucketError> {
     let mut tries = 0;
-    loop {
+    patience.begins();
+    let outcome = loop {
         let error = match attempt() {
             Ok(Some(outcome)) => {
                 patience.succeeded();
-                return Ok(outcome);
+                break Ok(outcome);
             }
             Ok(None) => {
                 BucketError::new(BucketErrorKind::Busy, "an object was there and then was not")
@@ -171,7 +180,9 @@ fn retried<T>(
         };
         tries += 1;
         if !patience.wait(tries, &error) {
-            return Err(error);
+            break Err(error);
         }
-    }
+    };
+    patience.ends();
+    outcome
 }

@@ -3,7 +3,12 @@
 //! # Contract
 //! - What is written is the state after one commit, whole. What no piece covers is not written: the target
 //!   must read as zeros there.
-//! - Each object is read once, as a whole, and compared with its checksum.
+//! - Each object is read once, as a whole, and compared with its checksum; not at all if the target has its bytes
+//!   from an earlier attempt ([`HalfMade`]).
+
+mod half_made;
+
+pub use half_made::HalfMade;
 
 use crate::bucket::{Bucket, Object};
 use crate::history::ReplicaError;
@@ -24,6 +29,22 @@ pub trait Sink: Sync {
     /// # Errors
     /// What the file met.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Whether these pieces of an object, each with its first byte here, are there from an earlier attempt.
+    ///
+    /// # Errors
+    /// What the file met.
+    fn holds(&self, _source: Source, _parts: &[(u64, Piece)]) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// Takes note that all of them were written. `payload` is the object's.
+    ///
+    /// # Errors
+    /// What the file met.
+    fn note(&self, _source: Source, _parts: &[(u64, Piece)], _payload: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Sink for std::fs::File {
@@ -128,14 +149,15 @@ fn restore_object(
     sink: &dyn Sink,
     patience: &dyn Patience,
 ) -> Result<u64, ReplicaError> {
-    let bytes = payload(bucket, volume, source, patience)?;
-    let mut written = 0;
-    for (start, piece) in parts {
-        let from = piece.offset as usize;
-        let part = bytes.get(from..from + piece.length as usize);
-        let part = part.ok_or_else(|| too_short(source))?;
-        sink.write_at(*start, part).map_err(ReplicaError::File)?;
-        written += u64::from(piece.length);
+    let total = parts.iter().map(|(_, piece)| u64::from(piece.length)).sum();
+    if sink.holds(source, parts).map_err(ReplicaError::File)? {
+        return Ok(total);
     }
-    Ok(written)
+    let bytes = payload(bucket, volume, source, patience)?;
+    for (start, piece) in parts {
+        let part = piece.part_of(&bytes).ok_or_else(|| too_short(source))?;
+        sink.write_at(*start, part).map_err(ReplicaError::File)?;
+    }
+    sink.note(source, parts, &bytes).map_err(ReplicaError::File)?;
+    Ok(total)
 }

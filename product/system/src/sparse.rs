@@ -81,16 +81,42 @@ pub fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<Range<u
 /// # Errors
 /// When the file system cannot do that.
 pub fn punch_holes(file: &File, size: u64) -> io::Result<()> {
-    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let mut at = 0;
     while at < size {
         let data = next_data(file, at, size)?.unwrap_or(size..size);
         if data.start > at {
-            fallocate(file, mode, at, data.start - at)?;
+            punch(file, &(at..data.start))?;
         }
         at = data.end;
     }
     Ok(())
+}
+
+/// Has `range` read as zeros, by a hole if the file system can.
+///
+/// # Errors
+/// What the file system says.
+pub fn clear(file: &File, range: Range<u64>) -> io::Result<()> {
+    let mut at = range.start;
+    while let Some(data) = next_data(file, at, range.end)? {
+        at = data.end;
+        match punch(file, &data) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let zeros = vec![0; PIECE_SIZE as usize];
+                for from in data.clone().step_by(PIECE_SIZE as usize) {
+                    let length = PIECE_SIZE.min(data.end - from) as usize;
+                    file.write_all_at(&zeros[..length], from)?;
+                }
+            }
+            punched => punched?,
+        }
+    }
+    Ok(())
+}
+
+fn punch(file: &File, range: &Range<u64>) -> rustix::io::Result<()> {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, mode, range.start, range.end - range.start)
 }
 
 fn first_not_zero(bytes: &[u8]) -> Option<usize> {

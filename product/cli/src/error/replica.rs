@@ -1,10 +1,10 @@
 //! About copies elsewhere.
 
 use coulter_object::ReplicaError;
-use coulter_object::bucket::BucketErrorKind;
+use coulter_object::bucket::{BucketError, BucketErrorKind};
 use coulter_object::names::PINS;
 use coulter_terminal::{fault, usage};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 coulter_terminal::reports! {
     /// About copies elsewhere.
@@ -17,6 +17,11 @@ coulter_terminal::reports! {
             })
             .why("{error}")
             .maybe_help(advice_on(error));
+        /// `restore` was given up by its service, and what was fetched is kept.
+        Unfinished { url: String, part: PathBuf, error: BucketError } =>
+            fault("cannot restore {url}")
+            .why("{error}")
+            .maybe_help(Some(advice_on_unfinished(error.kind, part)));
         /// `restore` to where something is.
         FileExists { path: PathBuf } =>
             usage("cannot restore to {}", path.display())
@@ -25,7 +30,7 @@ coulter_terminal::reports! {
         /// A file of an earlier `restore` to the same place, which was cut short or goes on.
         PartExists { path: PathBuf } =>
             fault("cannot make {}", path.display())
-            .why("something is there already: another `restore` writes it, or one was killed")
+            .why("something is there already: another `restore` writes it, or it is of another copy")
             .help("if no `restore` runs, delete it and try again");
         /// A snapshot was to be named, and was not.
         NoName { url: String } =>
@@ -118,6 +123,14 @@ fn advice_on(error: &ReplicaError) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+fn advice_on_unfinished(kind: BucketErrorKind, part: &Path) -> String {
+    let kept = format!(
+        "what was fetched is kept in {}, and the same command goes on from it",
+        part.display()
+    );
+    advice_on_bucket(kind).map_or(kept.clone(), |help| format!("{help}; {kept}"))
 }
 
 fn advice_on_bucket(kind: BucketErrorKind) -> Option<&'static str> {

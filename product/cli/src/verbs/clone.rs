@@ -1,11 +1,11 @@
 //! `coulter clone`: a volume that begins with a snapshot of another one.
 
+use crate::audibly::Audibly;
 use super::restore::CopyName;
 use crate::error::CliError;
 use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::replication;
-use coulter_object::publish::Briefly;
 use coulter_object::{ReplicaError, lineage, snapshot};
 
 /// Attempts to make a snapshot: a busy host may delete meanwhile what one needs.
@@ -38,7 +38,7 @@ impl Clone {
             Some(name) => name.clone(),
             None => self.snapshot(seen)?,
         };
-        lineage::clone(&self.from.url, &name, &self.to.url, seen, &Briefly)
+        lineage::clone(&self.from.url, &name, &self.to.url, seen, &Audibly)
             .map_err(|error| self.from.failed("clone", error))?;
         let (from, to) = (&self.from.url, &self.to);
         terminal::print(&format!("{BOLD}{to}{BOLD:#} is a clone of {from}@{name}"))?;
@@ -51,7 +51,7 @@ impl Clone {
         let mut attempt = 1;
         loop {
             let name = format!("clone-{seen}-{}-{attempt}", std::process::id());
-            match snapshot::create(&*bucket, &name, seen, &Briefly) {
+            match snapshot::create(&*bucket, &name, seen, &Audibly) {
                 Err(ReplicaError::Collected | ReplicaError::Missing(_)) if attempt < ATTEMPTS => {
                     attempt += 1;
                 }

@@ -1,11 +1,11 @@
 //! `coulter replica`: how a copy stands, and whether all of it is there.
 
+use crate::audibly::Audibly;
 use super::restore::CopyName;
 use crate::error::{CliError, CopyError};
 use crate::terminal::{self, BAD, BOLD, GREEN};
 use clap::{Args, Subcommand};
 use coulter_object::layout::Pin;
-use coulter_object::publish::Briefly;
 use coulter_object::verify::{self, Fault, Report};
 use coulter_object::{ReplicaError, history, snapshot};
 use coulter_terminal::Size;
@@ -123,10 +123,10 @@ impl Replica {
 pub(super) fn status(copy: &CopyName, json: bool) -> Result<(), CliError> {
     let bucket = copy.open()?;
     let facts = copy.patiently(|| {
-        let (record, _) = history::record(&*bucket, &Briefly)?;
-        let mut history = history::start(&*bucket, &record, &Briefly)?;
-        let is_ended = history::follow(&*bucket, &record, &mut history, &Briefly)?;
-        let (pins, _) = snapshot::pins(&*bucket, &record, &Briefly)?;
+        let (record, _) = history::record(&*bucket, &Audibly)?;
+        let mut history = history::start(&*bucket, &record, &Audibly)?;
+        let is_ended = history::follow(&*bucket, &record, &mut history, &Audibly)?;
+        let (pins, _) = snapshot::pins(&*bucket, &record, &Audibly)?;
         let kept =
             |pin: Pin| Kept { name: pin.name, commit: pin.commit.to_string(), time: pin.time };
         Ok(Facts {
@@ -181,7 +181,7 @@ pub(super) fn verify(copy: &CopyName, json: bool) -> Result<(), CliError> {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
     };
-    let report = verify::verify(&*bucket, THREADS, &Briefly, &progress);
+    let report = verify::verify(&*bucket, THREADS, &Audibly, &progress);
     bar.finish_and_clear();
     let report = report.map_err(|error| copy.failed("verify", error))?;
     if json {

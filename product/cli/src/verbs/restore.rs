@@ -1,16 +1,17 @@
 //! `coulter restore`: brings a copy back as a store in a file.
 
+use crate::audibly::{self, Audibly};
 use crate::error::{CliError, CopyError};
+use crate::interrupt;
 use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::replication;
 use coulter_object::bucket::Bucket;
 use coulter_object::layout::VolumeId;
 use coulter_object::pieces::PieceMap;
-use coulter_object::publish::Briefly;
 use coulter_object::takeover::{self, Claim};
-use coulter_object::{ReplicaError, Url, history, lineage, restore, snapshot};
-use coulter_system::private;
+use coulter_object::restore::{self, HalfMade};
+use coulter_object::{ReplicaError, Url, history, lineage, snapshot};
 use coulter_terminal::Size;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -84,11 +85,11 @@ impl CopyName {
     pub(crate) fn state(&self, bucket: &dyn Bucket) -> Result<State, ReplicaError> {
         let (record, pieces, commit) = match &self.snapshot {
             Some(name) => {
-                let (record, manifest) = snapshot::read(bucket, name, &Briefly)?;
+                let (record, manifest) = snapshot::read(bucket, name, &Audibly)?;
                 (record, manifest.pieces, manifest.commit)
             }
             None => {
-                let (record, history) = history::newest(bucket, &Briefly)?;
+                let (record, history) = history::newest(bucket, &Audibly)?;
                 history.refuse_nothing()?;
                 (record, history.pieces, history.newest_commit)
             }
@@ -113,7 +114,7 @@ impl CopyName {
 
     /// Opens the bucket.
     pub(crate) fn open(&self) -> Result<std::sync::Arc<dyn Bucket>, CliError> {
-        lineage::open(&self.url, false, &Briefly).map_err(|error| self.failed("open", error.into()))
+        lineage::open(&self.url, false, &Audibly).map_err(|error| self.failed("open", error.into()))
     }
 
     /// An error about it.
@@ -130,6 +131,32 @@ pub(crate) struct State {
     pub(crate) size: u64,
     /// The commit that it stands at.
     pub(crate) commit: String,
+}
+
+impl State {
+    /// The state that a host goes on from.
+    fn of(claim: &Claim) -> State {
+        State {
+            volume: claim.record.volume,
+            pieces: claim.history.pieces.clone(),
+            size: claim.record.device_size,
+            commit: claim.after.to_string(),
+        }
+    }
+}
+
+/// Why a file is not made.
+enum Unmade {
+    /// What the copy met.
+    Copy(ReplicaError),
+    /// What this host met.
+    Here(CliError),
+}
+
+impl From<CliError> for Unmade {
+    fn from(error: CliError) -> Unmade {
+        Unmade::Here(error)
+    }
 }
 
 impl std::fmt::Display for CopyName {
@@ -149,26 +176,60 @@ impl Restore {
         if self.file.symlink_metadata().is_ok() {
             return Err(CopyError::FileExists { path: self.file.clone() }.into());
         }
+        let part = &part_of(&self.file);
+        let words = format!(
+            "if {} is there, the same command goes on from it; else it begins anew",
+            terminal::path(part)
+        );
+        interrupt::end_with_words(words)?;
         let bucket = self.copy.open()?;
         let failed = |error| self.copy.failed("restore", error);
-        if self.take_over {
-            let claim = self.claim(&*bucket).map_err(failed)?;
-            let size = claim.record.device_size;
-            self.write(&*bucket, claim.record.volume, &claim.history.pieces, size)?;
-            replication::adopt_marks(&self.file, &claim).map_err(failed)?;
-            return self.tell(size, &claim.after.to_string());
+        let claim = self.take_over.then(|| self.claim(&*bucket)).transpose().map_err(failed)?;
+        let (state, file) = self.make(part, &*bucket, claim.as_ref())?;
+        if let Some(claim) = &claim {
+            replication::adopt_marks(&self.file, claim).map_err(failed)?;
         }
+        file.finish().map_err(|source| CliError::io("remove the notes of", part, source))?;
+        self.tell(state.size, &state.commit)
+    }
+
+    /// Makes the file of a state, under another name until it is whole.
+    fn make(
+        &self,
+        part: &Path,
+        bucket: &dyn Bucket,
+        claim: Option<&Claim>,
+    ) -> Result<(State, HalfMade), CliError> {
+        let failed = |error| self.copy.failed("restore", error);
+        let mut half_made = None;
         let mut attempt = 1;
         loop {
-            let state = self.copy.state(&*bucket).map_err(failed)?;
-            let State { volume, pieces, size, commit } = state;
-            match self.write(&*bucket, volume, &pieces, size) {
-                Ok(()) => return self.tell(size, &commit),
+            let state = match claim {
+                Some(claim) => State::of(claim),
+                None => self.copy.state(bucket).map_err(failed)?,
+            };
+            let file = match half_made.take() {
+                Some(file) => file,
+                None => open_part(part, state.volume)?,
+            };
+            let is_newest = self.copy.snapshot.is_none() && claim.is_none();
+            match self.fill(part, &file, bucket, &state) {
+                Ok(()) => return Ok((state, file)),
                 // A newer state is there, and the host has deleted what only this one needed.
-                Err(CliError::Copy(CopyError::Failed {
-                    error: ReplicaError::Missing(_), ..
-                })) if attempt < ATTEMPTS && self.copy.snapshot.is_none() => {}
-                Err(error) => return Err(error),
+                Err(Unmade::Copy(ReplicaError::Missing(_))) if attempt < ATTEMPTS && is_newest => {
+                    half_made = Some(file);
+                }
+                Err(Unmade::Copy(ReplicaError::Bucket(error))) if !file.is_empty() => {
+                    let (url, part) = (self.copy.to_string(), part.to_owned());
+                    return Err(CopyError::Unfinished { url, part, error }.into());
+                }
+                Err(error) => {
+                    file.discard();
+                    return Err(match error {
+                        Unmade::Copy(error) => failed(error),
+                        Unmade::Here(error) => error,
+                    });
+                }
             }
             attempt += 1;
         }
@@ -178,9 +239,9 @@ impl Restore {
     fn claim(&self, bucket: &dyn Bucket) -> Result<Claim, ReplicaError> {
         let owner = replication::owner_in_file(&self.file);
         let seen = replication::seconds_since_1970();
-        let newest = history::newest(bucket, &Briefly);
+        let newest = history::newest(bucket, &Audibly);
         if self.despite_damage && newest.as_ref().is_err_and(ReplicaError::is_of_object) {
-            let (claim, why) = takeover::claim_anyway(bucket, &owner, seen, &Briefly)?;
+            let (claim, why) = takeover::claim_anyway(bucket, &owner, seen, &Audibly)?;
             claim.history.refuse_nothing()?;
             if let Some(why) = why {
                 let after = claim.after;
@@ -191,51 +252,41 @@ impl Restore {
             return Ok(claim);
         }
         newest?.1.refuse_nothing()?;
-        takeover::claim(bucket, &owner, seen, &Briefly)
+        takeover::claim(bucket, &owner, seen, &Audibly)
     }
 
-    /// Makes the file under another name, which it keeps until all of it is there.
-    fn write(
-        &self,
-        bucket: &dyn Bucket,
-        volume: VolumeId,
-        pieces: &PieceMap,
-        size: u64,
-    ) -> Result<(), CliError> {
-        let part = &part_of(&self.file);
-        let file = private::create_new(part).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => CopyError::PartExists { path: part.to_owned() }.into(),
-            _ => CliError::io("make", part, source),
-        })?;
-        let made = self.fill_part(part, &file, bucket, volume, pieces, size);
-        if made.is_err() {
-            let _ = fs::remove_file(part);
-        }
-        made
-    }
-
-    fn fill_part(
+    /// Fetches what is missing, and gives the file its name.
+    fn fill(
         &self,
         part: &Path,
-        file: &File,
+        file: &HalfMade,
         bucket: &dyn Bucket,
-        volume: VolumeId,
-        pieces: &PieceMap,
-        size: u64,
-    ) -> Result<(), CliError> {
+        state: &State,
+    ) -> Result<(), Unmade> {
         let io = |action| move |source| CliError::io(action, part, source);
-        file.set_len(size).map_err(io("make"))?;
-        let bar = terminal::progress("restoring", pieces.total());
+        let total = state.pieces.total();
+        let noted = file.prepare(&state.pieces, state.size).map_err(io("make"))?;
+        if noted > 0 {
+            terminal::note(&format!(
+                "going on from {}, which an earlier restore has left: {} of {} are there, and are compared first",
+                terminal::path(part),
+                Size(noted),
+                Size(total)
+            ));
+        }
+        let bar = terminal::progress("restoring", total);
+        audibly::beside(&bar);
         let progress = |bytes| bar.set_position(bytes);
-        let restored = restore::restore(bucket, volume, pieces, file, THREADS, &Briefly, &progress);
+        let (volume, pieces) = (state.volume, &state.pieces);
+        let restored = restore::restore(bucket, volume, pieces, file, THREADS, &Audibly, &progress);
         bar.finish_and_clear();
-        restored.map_err(|error| self.copy.failed("restore", error))?;
-        file.sync_all().map_err(io("write"))?;
+        restored.map_err(Unmade::Copy)?;
+        file.sync().map_err(io("write"))?;
         rename_new(part, &self.file).map_err(io("rename"))?;
         let directory = self.file.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = directory.unwrap_or(Path::new("."));
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
-        synced.map_err(|source| CliError::io("write", directory, source))
+        Ok(synced.map_err(|source| CliError::io("write", directory, source))?)
     }
 
     fn tell(&self, size: u64, commit: &str) -> Result<(), CliError> {
@@ -263,6 +314,14 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
         Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
         other => Ok(other?),
     }
+}
+
+/// The file under the name that it has until all of it is there.
+fn open_part(part: &Path, volume: VolumeId) -> Result<HalfMade, CliError> {
+    HalfMade::open(part, volume).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => CopyError::PartExists { path: part.to_owned() }.into(),
+        _ => CliError::io("make", part, source),
+    })
 }
 
 fn part_of(file: &Path) -> PathBuf {

@@ -2,6 +2,7 @@
 
 mod freezing;
 
+use crate::audibly::Audibly;
 use super::restore::CopyName;
 use crate::error::{CliError, CopyError};
 use crate::interrupt::Interrupt;
@@ -13,7 +14,6 @@ use coulter_daemon::state::StateDirectory;
 use coulter_object::bucket::Bucket;
 use coulter_object::layout::pins::CloneLine;
 use coulter_object::layout::{Pin, VolumeRecord};
-use coulter_object::publish::Briefly;
 use coulter_object::{ReplicaError, history, lineage, rollback, snapshot};
 use coulter_terminal::Size;
 use serde::Serialize;
@@ -199,7 +199,7 @@ fn scheduled_name(time: u64) -> String {
 fn keep_newest(bucket: &dyn Bucket, copy: &CopyName, name: &str) -> Result<Pin, CliError> {
     let mut attempt = 1;
     loop {
-        match snapshot::create(bucket, name, replication::seconds_since_1970(), &Briefly) {
+        match snapshot::create(bucket, name, replication::seconds_since_1970(), &Audibly) {
             Err(ReplicaError::Collected | ReplicaError::Missing(_)) if attempt < ATTEMPTS => {
                 attempt += 1
             }
@@ -209,16 +209,16 @@ fn keep_newest(bucket: &dyn Bucket, copy: &CopyName, name: &str) -> Result<Pin, 
 }
 
 fn give_up(bucket: &dyn Bucket, copy: &CopyName, name: &str) -> Result<(), ReplicaError> {
-    let is_there = |line: &CloneLine| lineage::is_there(&copy.url, line, &Briefly);
-    snapshot::delete_unless_cloned(bucket, name, &is_there, &Briefly)
+    let is_there = |line: &CloneLine| lineage::is_there(&copy.url, line, &Audibly);
+    snapshot::delete_unless_cloned(bucket, name, &is_there, &Audibly)
 }
 
 /// Gives up the snapshots of a schedule that `keep` does not keep.
 fn prune(copy: &CopyName, keep: &Retention, dry_run: bool) -> Result<(), CliError> {
     let bucket = copy.open()?;
     let failed = |error| copy.failed("prune the snapshots of", error);
-    let (record, _) = history::record(&*bucket, &Briefly).map_err(failed)?;
-    let (pins, _) = snapshot::pins(&*bucket, &record, &Briefly).map_err(failed)?;
+    let (record, _) = history::record(&*bucket, &Audibly).map_err(failed)?;
+    let (pins, _) = snapshot::pins(&*bucket, &record, &Audibly).map_err(failed)?;
     let mut scheduled = pins.pins;
     scheduled.retain(|pin| pin.name.starts_with(SCHEDULED));
     let times: Vec<u64> = scheduled.iter().map(|pin| pin.time).collect();
@@ -249,7 +249,7 @@ fn roll_back(copy: &CopyName, take_over: bool) -> Result<(), CliError> {
     let bucket = copy.open()?;
     let (owner, seen) = (replication::owner(), replication::seconds_since_1970());
     let may_fence = |record: &VolumeRecord| take_over || replication::has_ended(&record.owner);
-    let done = rollback::rollback(&*bucket, name, &owner, seen, &may_fence, &Briefly)
+    let done = rollback::rollback(&*bucket, name, &owner, seen, &may_fence, &Audibly)
         .map_err(|error| copy.failed("roll back to", error))?;
     let (kept, given_up, url) = (done.pin.commit, done.given_up, &copy.url);
     terminal::print(&format!(
@@ -261,12 +261,12 @@ fn roll_back(copy: &CopyName, take_over: bool) -> Result<(), CliError> {
 fn list(copy: &CopyName, json: bool) -> Result<(), CliError> {
     let bucket = copy.open()?;
     let failed = |error| copy.failed("list the snapshots of", error);
-    let (record, _) = history::record(&*bucket, &Briefly).map_err(failed)?;
-    let (pins, _) = snapshot::pins(&*bucket, &record, &Briefly).map_err(failed)?;
+    let (record, _) = history::record(&*bucket, &Audibly).map_err(failed)?;
+    let (pins, _) = snapshot::pins(&*bucket, &record, &Audibly).map_err(failed)?;
     let mut rows = Vec::new();
     for pin in pins.pins {
         let manifest =
-            history::manifest(&*bucket, &record, pin.manifest, &Briefly).map_err(failed)?;
+            history::manifest(&*bucket, &record, pin.manifest, &Audibly).map_err(failed)?;
         let (commit, time) = (pin.commit.to_string(), pin.time);
         rows.push(Row { name: pin.name, commit, time, stored_bytes: manifest.pieces.total() });
     }

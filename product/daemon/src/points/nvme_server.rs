@@ -1,10 +1,9 @@
-//! An NVMe/TCP target in front of a volume, with a discovery service that knows the other targets of this
-//! machine.
+//! An NVMe/TCP target in front of a volume, with a discovery service that tells of this target alone.
 
 use super::visitors::observer;
 use super::{Gives, Ground, Kind, Point};
 use crate::error::Error;
-use crate::state::{Entry, StateDirectory};
+use crate::state::Entry;
 use coulter::service::BlockService;
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_net::{Address, ServeError};
@@ -60,8 +59,8 @@ impl Point for NvmePlace {
         service: Arc<dyn BlockService>,
     ) -> Result<Box<dyn AttachPoint>, Error> {
         let disks = vec![self.disk(ground.entry, service)];
-        let target = Target::start(&self.address, disks, options(ground.state, self))
-            .and_then(|target| NvmeTarget::with_discovery(ground.state, self, target));
+        let target = Target::start(&self.address, disks, options(self))
+            .and_then(|target| NvmeTarget::with_discovery(self, target));
         Ok(Box::new(target.map_err(|error| ground.not_served(error))?))
     }
 
@@ -72,8 +71,8 @@ impl Point for NvmePlace {
         descriptor: OwnedFd,
     ) -> Result<Box<dyn AttachPoint>, Error> {
         let disks = vec![self.disk(ground.entry, service)];
-        let target = Target::resume(descriptor, disks, options(ground.state, self))
-            .and_then(|target| NvmeTarget::with_discovery(ground.state, self, target));
+        let target = Target::resume(descriptor, disks, options(self))
+            .and_then(|target| NvmeTarget::with_discovery(self, target));
         Ok(Box::new(target.map_err(|error| ground.not_served(error))?))
     }
 }
@@ -91,21 +90,13 @@ struct NvmeTarget {
 }
 
 impl NvmeTarget {
-    fn with_discovery(
-        state: &StateDirectory,
-        place: &NvmePlace,
-        target: Target,
-    ) -> Result<NvmeTarget, ServeError> {
+    fn with_discovery(place: &NvmePlace, target: Target) -> Result<NvmeTarget, ServeError> {
         let discovery = match (place.discovery, target.address()) {
-            (true, Address::Tcp { host, .. }) => {
+            (true, Address::Tcp { host, port }) => {
                 let address = Address::Tcp { host: host.clone(), port: DISCOVERY_PORT };
-                let ours = targets_of(&target);
-                let mut options = options(state, place);
-                let others = options.others.take();
-                options.others = Some(Arc::new(move || {
-                    let others = others.iter().flat_map(|others| others());
-                    ours.iter().cloned().chain(others).collect()
-                }));
+                let told = |nqn| Elsewhere { nqn, port: *port };
+                let others = target.names().into_iter().map(told).collect();
+                let options = TargetOptions { others, ..options(place) };
                 Some(Target::start(&address, Vec::new(), options)?)
             }
             _ => None,
@@ -136,47 +127,13 @@ impl AttachPoint for NvmeTarget {
     }
 }
 
-fn options(state: &StateDirectory, place: &NvmePlace) -> TargetOptions {
-    let state = state.clone();
+fn options(place: &NvmePlace) -> TargetOptions {
     TargetOptions {
         allow_remote: place.allow_remote,
         keys: place.keys.clone().map(Arc::new),
         queue_size_max: place.queue_size,
         io_queues_max: place.queues,
-        others: Some(Arc::new(move || others(&state))),
         observer: observer("nvme"),
         ..TargetOptions::default()
-    }
-}
-
-/// What other daemons serve, as far as the state directory knows.
-fn others(state: &StateDirectory) -> Vec<Elsewhere> {
-    // What cannot be read is not told of; the rest is.
-    let entries = state.attached().unwrap_or_default();
-    let targets = entries.into_iter().filter(|entry| entry.via == NvmeServer.via());
-    targets.filter_map(|entry| parse(entry.device.as_deref()?)).collect()
-}
-
-fn targets_of(target: &Target) -> Vec<Elsewhere> {
-    let address = target.address();
-    target.names().into_iter().map(|nqn| Elsewhere { nqn, address: address.clone() }).collect()
-}
-
-/// What `nvme+tcp:ADDRESS:PORT/NAME` says.
-fn parse(text: &str) -> Option<Elsewhere> {
-    let (address, nqn) = text.strip_prefix("nvme+")?.split_once('/')?;
-    Some(Elsewhere { nqn: nqn.to_owned(), address: address.parse().ok()? })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_target_is_called_says_where_it_is() {
-        let found = parse("nvme+tcp:127.0.0.1:4420/nqn.x:uuid:1").expect("it is a target");
-        assert_eq!(found.nqn, "nqn.x:uuid:1");
-        assert_eq!(found.address.to_string(), "tcp:127.0.0.1:4420");
-        assert_eq!(parse("nbd://127.0.0.1:5/x"), None);
     }
 }
