@@ -1,9 +1,10 @@
 //! Complaints of the parser, made fit for a person who knows other programs: they name the verb for
 //! a word from elsewhere, and give no advice that leads astray.
 
+use crate::command::CommandLine;
 use crate::terminal;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, Error};
+use clap::{Command, CommandFactory, Error};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -132,8 +133,10 @@ pub(crate) fn improved(mut error: Error, words: &[OsString], whole: &Command) ->
 
 /// The word that stands where `overlay` has a verb, if it is none, and no directory either.
 fn overlay_verb(error: &Error, words: &[OsString]) -> Option<String> {
-    let is_unknown =
-        matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::ArgumentConflict);
+    let is_unknown = matches!(
+        error.kind(),
+        ErrorKind::UnknownArgument | ErrorKind::ArgumentConflict | ErrorKind::ValueValidation
+    );
     let place = words.iter().position(|word| word == "overlay").filter(|_| is_unknown)?;
     let word = words.get(place + 1)?.to_str()?;
     let is_verb = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphabetic() || c == '-');
@@ -192,6 +195,19 @@ fn with_known(mut error: Error, words: &[OsString]) -> Error {
     error
 }
 
+/// What is meant by a word in place of an overlay's directory, if it is a verb or another program's word for one.
+pub(crate) fn verb_meant(word: &str) -> Option<String> {
+    let mut known = KNOWN.iter().filter(|known| known.0 == "overlay");
+    let whole = CommandLine::command();
+    let mut verbs = whole.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let is_own = |verb: &Command| {
+        verb.get_name() == word || verb.get_all_aliases().any(|alias| alias == word)
+    };
+    let tip = known.find(|known| known.1.contains(&word)).map(|known| known.2.to_owned());
+    let tip = tip.or_else(|| verbs.any(is_own).then(|| format!("did you mean `coulter {word}`?")));
+    tip.map(|tip| format!("it is a verb: {tip}"))
+}
+
 fn is_group(word: &OsStr) -> bool {
     ["fs", "overlay", "snapshot", "replica"].iter().any(|group| word == *group)
 }
@@ -211,8 +227,7 @@ pub(crate) fn shown(words: &str, arguments: &[OsString]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::CommandLine;
-    use clap::{CommandFactory, Parser};
+    use clap::Parser;
 
     fn said(line: &str) -> String {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
@@ -251,6 +266,28 @@ mod tests {
         assert!(said("atach a.img").contains("'attach'"));
         assert!(said("mov a.img").contains("'move'"));
         assert!(said("overlay /srv/data extra").contains("unexpected argument 'extra'"));
+    }
+
+    #[test]
+    fn a_verb_in_place_of_an_overlays_directory_is_no_directory() {
+        let known = KNOWN.iter().filter(|known| known.0 == "overlay");
+        let whole = CommandLine::command();
+        let verbs = whole.get_subcommands().filter(|verb| !verb.is_hide_set());
+        let verbs = verbs.map(|verb| verb.get_name());
+        let own = whole.find_subcommand("overlay").expect("it is there").get_subcommands();
+        let own: Vec<&str> = own.map(|verb| verb.get_name()).collect();
+        for word in known.flat_map(|known| known.1).copied().chain(verbs) {
+            if own.contains(&word) {
+                continue;
+            }
+            let said = said(&format!("overlay {word}"));
+            assert!(said.contains("`coulter") && said.contains(&format!("./{word}")), "{said}");
+        }
+        assert!(said("overlay list").contains("`coulter list`"));
+        for line in ["overlay ./list", "overlay data", "overlay /list"] {
+            let words = ["coulter"].into_iter().chain(line.split(' '));
+            assert!(CommandLine::try_parse_from(words).is_ok(), "{line}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 pub use coulter_terminal::{
     BAD, BOLD, GREEN, Rows, can_draw, note, path, print_error, progress, progress_of_count,
-    progress_of_reads, reader_leaves_within, spinner, word,
+    progress_of_reads, quoted, reader_leaves_within, spinner, word,
 };
 
 use crate::error::CliError;

@@ -3,7 +3,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount, mounts_below};
+use sandbox::{Sandbox, can_mount, mounts_below, write_and_sync};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
@@ -202,4 +202,60 @@ fn names_with_blanks_quotes_and_line_breaks_are_told_on_one_line_and_can_be_past
         let word = pasted.trim_start_matches("create\n").trim_start_matches("./");
         assert!(word.starts_with(&format!("{name}\n")), "{command}: {pasted}");
     }
+}
+
+/// The command line with which a killed daemon is told of.
+fn offered(sandbox: &Sandbox) -> String {
+    let output = sandbox.command(&["list"]).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("was killed"), "{told}");
+    told.split('`').nth(1).expect("a command line").to_owned()
+}
+
+fn paste(sandbox: &Sandbox, line: &str) {
+    let coulter = sandbox.command(&[]);
+    let program = coulter.get_program().to_str().expect("it is text");
+    let words = line.strip_prefix("coulter").expect("it is ours");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{program}{words}")]).current_dir("/");
+    let pasted = shell.env("COULTER_STATE_DIRECTORY", sandbox.path("state")).output();
+    let pasted = pasted.expect("there is a shell");
+    assert!(pasted.status.success(), "{line}: {}", String::from_utf8_lossy(&pasted.stderr));
+}
+
+#[test]
+fn what_a_killed_daemon_of_files_was_started_with_is_offered_and_serves_again() {
+    let Some(_right) = can_mount("what a killed daemon was started with") else { return };
+    let sandbox = Sandbox::new();
+    let (mnt, data) = (sandbox.make_directory("my mnt"), sandbox.make_directory("data"));
+    sandbox.ok(&["fs", "create", "files.img", "--size", "64M"]);
+    let words = ["fs", "mount", "files.img", "my mnt", "--cache", "back", "--cache-size", "32M"];
+    let more = ["--options", "nosuid,nodev", "--name", "files", "--tune", "latency-target=1500us"];
+    sandbox.ok(&[&words[..], &more[..]].concat());
+    write_and_sync(&mnt.join("file"), b"kept");
+    sandbox.signal("files", "KILL");
+    let line = offered(&sandbox);
+    let expected = format!(
+        "coulter fs mount {} '{}' --cache=back --cache-size=33554432 --options=nosuid,nodev --name=files \
+         '--tune=latency-target=1ms 500us'",
+        sandbox.path("files.img").display(),
+        mnt.display()
+    );
+    assert_eq!(line, expected);
+    paste(&sandbox, &line);
+    assert_eq!(fs::read(mnt.join("file")).expect("it was synced"), b"kept");
+    assert_eq!(sandbox.listed()[0]["again"], expected.as_str(), "it is as it was");
+    sandbox.ok(&["umount", "files"]);
+
+    let words = ["overlay", "data", "--store-size", "256M", "--remap", "all", "--settle", "idle"];
+    sandbox.ok(&[&words[..], &["--cache", "back"]].concat());
+    sandbox.signal("data", "KILL");
+    let line = offered(&sandbox);
+    let data = data.display();
+    let expected =
+        format!("coulter overlay {data} --remap=all --settle=idle --cache=back --name=data");
+    assert_eq!(line, expected);
+    paste(&sandbox, &line);
+    assert_eq!(sandbox.json(&["overlay", "status", "data", "--json"])["remap"], "all");
+    sandbox.ok(&["overlay", "detach", "data"]);
 }

@@ -25,6 +25,25 @@ fn a_file_grows_and_is_sound() {
     assert_eq!(entry["volume_size_bytes"], grown["volume_size_bytes"]);
 }
 
+#[test]
+fn a_size_with_a_plus_sign_is_added_to_what_there_is() {
+    let sandbox = with_store();
+    let grow = |words: &[&str]| {
+        let grown = sandbox.json(&[&["grow"], words, &["--json"]].concat());
+        let bytes = |field: &str| grown[field].as_u64().expect("it is a number");
+        (bytes("store_size_bytes"), bytes("volume_size_bytes"))
+    };
+    let (store, volume) = grow(&["disk.img", "--store-size", "+64M"]);
+    assert_eq!(store, (128 + 64) << 20);
+    let (store, larger) = grow(&["disk.img", "--size", "+8M"]);
+    assert_eq!(larger, volume + (8 << 20));
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    assert_eq!(grow(&["disk", "--size", "+8M"]).1, larger + (8 << 20));
+    assert!(grow(&["disk", "--store-size", "+64M"]).0 >= store + (64 << 20));
+    let error = sandbox.fails(2, &["grow", "disk", "--size", "+-8M"]);
+    assert!(error.contains("below zero"), "{error}");
+}
+
 /// The size that the kernel shows of a block device.
 fn device_size(device: &str) -> u64 {
     let name = device.trim_start_matches("/dev/");

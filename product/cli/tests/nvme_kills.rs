@@ -6,6 +6,10 @@
 //! - After the host has hung up in mid-write and come back: no older than what was acknowledged; and once the
 //!   host has overwritten a page, nothing that it sent on its former queues may reach that page.
 
+/// It is what docs/nvme.md has a user try.
+#[allow(dead_code, reason = "its `main` is for those who run it")]
+#[path = "../../../proof/attach-suite/examples/nvme_host.rs"]
+mod nvme_host;
 mod sandbox;
 
 use coulter::buffer::Buffer;
@@ -241,6 +245,24 @@ fn run(kills: u64, seed: u64) {
     campaign.target.kill().expect("it runs");
     campaign.target.wait().expect("it ends");
     campaign.sandbox.ok(&["check", "disk.img", "--data"]);
+}
+
+#[test]
+fn the_example_of_a_host_connects_to_what_serve_prints() {
+    let key = "DHHC-1:00:sNRJqR6+NG0/ZXUFDeMqonMe+rt/et8u6uSLpsZSzzo1fbl3:";
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("keys"), format!("* {key}\n")).expect("there is room");
+    sandbox.ok(&["create", "disk.img", "--store-size", "64M"]);
+    for (more, key) in [(&[][..], None), (&["--nvme-keys", "keys"][..], Some(key))] {
+        let words = ["serve", "disk.img", "--nvme", "127.0.0.1:0"];
+        let (mut target, line) = sandbox.start(&[&words[..], more].concat());
+        let read = nvme_host::read_first(&line, key).map_err(|error| error.to_string());
+        let stranger = nvme_host::read_first(&line, None).is_ok();
+        sandbox::send(target.id(), "TERM");
+        assert!(target.wait().expect("it was started").success());
+        assert_eq!(read, Ok(()), "{line}");
+        assert_eq!(stranger, key.is_none(), "{line}");
+    }
 }
 
 #[test]

@@ -93,7 +93,8 @@ fn with_copy() -> (Sandbox, Arc<Failing>, Service, usize, Vec<u8>) {
     sandbox.set_variable("AWS_ACCESS_KEY_ID", "key");
     sandbox.set_variable("AWS_SECRET_ACCESS_KEY", "secret");
     sandbox.ok(&["create", "disk.img", "--store-size", "96M", "--segment-size", "2M"]);
-    let words = ["attach", "disk.img", "--via", "nbd-server", "--replicate", URL, "--ack", "remote"];
+    let words =
+        ["attach", "disk.img", "--via", "nbd-server", "--replicate", URL, "--ack", "remote"];
     let content = |round: u32| (0..8_u32 << 20).map(move |at| (at.wrapping_mul(round) >> 9) as u8);
     for round in [3, 5, 7, 11] {
         let uri = sandbox.ok(&words).trim_end().to_owned();

@@ -104,6 +104,8 @@ const OVERLAYS: &[Wrong] = &[
     ("overlay adopt-orphan data seven data/x", 2, &["seven", "list-orphans"]),
     ("overlay remap data", 2, &["<WHAT>"]),
     ("overlay remap data sideways", 2, &["sideways", "random, all, off"]),
+    ("overlay list", 2, &["'list'", "coulter list", "./list"]),
+    ("overlay tune", 2, &["'tune'", "coulter tune", "./tune"]),
     ("overlay grow data", 2, &["'grow'", "coulter grow STORE"]),
     ("overlay mount data", 2, &["'mount'", "coulter overlay DIR"]),
     ("mount data/.coulter/store mnt2", 1, &["data/.coulter/store", "no such file"]),

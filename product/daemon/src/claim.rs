@@ -135,6 +135,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
             in_doubt_bytes: None,
             ending: false,
             acknowledge: job.opening.acknowledge,
+            again: job.point.again().map(str::to_owned),
             attached_at_unix_seconds: unix_seconds(),
             metrics: None,
             store_identity: FileIdentity::at(&store).ok().filter(|_| is_one),

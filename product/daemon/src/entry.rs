@@ -88,6 +88,9 @@ pub struct Entry {
     /// When writes are answered.
     #[serde(default)]
     pub acknowledge: Acknowledge,
+    /// The command line that serves it again as it is served now, of a file system or an overlay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub again: Option<String>,
 }
 
 /// How well a word that the user wrote names a volume.
@@ -176,6 +179,7 @@ impl Entry {
             metrics: None,
             store_identity: None,
             acknowledge: Acknowledge::Written,
+            again: None,
         }
     }
 }

@@ -40,11 +40,11 @@ impl Killed {
         let device = device.filter(|_| attach_point::has_its_device(state, entry));
         let Some(device) = device else {
             let left = format!("No daemon serves {store}");
-            let again = match points::gives_directory(entry) {
-                true => "`coulter fs mount` or `coulter overlay` serves it again".to_owned(),
-                false => format!("`coulter attach {store}{copy}` serves it again"),
-            };
-            let remedy = format!("{again}; `coulter detach {name}` clears away what is left");
+            let attach = || format!("coulter attach {store}{copy}");
+            let again = entry.again.clone().unwrap_or_else(attach);
+            let remedy = format!(
+                "`{again}` serves it again; `coulter detach {name}` clears away what is left"
+            );
             return Killed { name, left, remedy };
         };
         let mounts = mounts::mounts_of(Path::new(device)).unwrap_or_default();

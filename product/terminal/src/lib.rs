@@ -105,12 +105,16 @@ fn shown(text: &str) -> String {
 /// A path as a word of a command that a person may paste into a shell: quoted if it has to be.
 pub fn word(path: &Path) -> String {
     let text = path.to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
-    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
-        return text.into_owned();
-    }
     // An option would begin so.
-    let text = if text.starts_with('-') { format!("./{text}") } else { text.into_owned() };
+    if text.starts_with('-') { quoted(&format!("./{text}")) } else { quoted(&text) }
+}
+
+/// Any word of such a command, an option with its value too.
+pub fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
     if text.chars().any(char::is_control) {
         let text = text.replace('\\', "\\\\").replace('\'', "\\'");
         let escaped = |c: char| match c {

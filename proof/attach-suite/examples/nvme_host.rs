@@ -13,11 +13,15 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (target, key) = match &arguments[..] {
-        [target] => (target, None),
-        [target, key] => (target, Some(key)),
-        _ => return Err("usage: nvme_host nvme+tcp:ADDRESS:PORT/NQN [KEY]".into()),
-    };
+    match &arguments[..] {
+        [target] => read_first(target, None),
+        [target, key] => read_first(target, Some(key)),
+        _ => Err("usage: nvme_host nvme+tcp:ADDRESS:PORT/NQN [KEY]".into()),
+    }
+}
+
+/// Reads the first block of what a target serves.
+pub(crate) fn read_first(target: &str, key: Option<&str>) -> Result<(), Box<dyn Error>> {
     let parts = target.strip_prefix("nvme+").and_then(|rest| rest.split_once('/'));
     let (address, subsystem) = parts.ok_or("a target is nvme+tcp:ADDRESS:PORT/NQN")?;
     let authentication = key.map(|key| key.parse().map(Authentication::new)).transpose()?;

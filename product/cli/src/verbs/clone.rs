@@ -1,7 +1,7 @@
 //! `coulter clone`: a volume that begins with a snapshot of another one.
 
-use crate::audibly::Audibly;
 use super::restore::CopyName;
+use crate::audibly::Audibly;
 use crate::error::CliError;
 use crate::terminal::{self, BOLD};
 use clap::Args;

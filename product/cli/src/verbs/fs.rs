@@ -1,5 +1,6 @@
 //! `coulter fs`: file systems of Coulter's own, which lie on a volume without a block device between.
 
+mod daemon_mount;
 mod options;
 mod salvage;
 
@@ -15,9 +16,7 @@ use crate::via::ViaChoice;
 use clap::{Args, Subcommand, ValueEnum};
 use coulter::{LocalVolume, OpenOptions};
 use coulter_check::files::{self, Report};
-use coulter_daemon::job::Job;
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
-use coulter_daemon::points::{FsOptions, FsPoint};
 use coulter_daemon::setting::{self, Setting};
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::{launch, service};
@@ -25,9 +24,9 @@ use coulter_files::{CreateOptions, Time};
 use coulter_format::files::superblock::MAGIC;
 use coulter_system::mounts;
 use coulter_terminal::{Report as Told, Size};
+pub(crate) use daemon_mount::{DaemonMount, command_line};
 use rustix::process::{getegid, geteuid};
 use serde::Serialize;
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -189,73 +188,6 @@ struct Dump {
     path: PathBuf,
 }
 
-/// How a daemon is told what to mount, behind the options that every daemon has.
-#[derive(Clone, Debug, Default, Args)]
-pub(crate) struct DaemonMount {
-    /// Mount the volume's file system here
-    #[arg(long, value_name = "DIR")]
-    pub(crate) fs_directory: Option<PathBuf>,
-
-    /// Gather writes in the page cache
-    #[arg(long)]
-    pub(crate) fs_back: bool,
-
-    /// Memory for metadata
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) fs_cache_size: Option<Size>,
-
-    /// Mount options
-    #[arg(long, value_name = "LIST", default_value = "")]
-    pub(crate) fs_options: String,
-
-    /// An overlay over the directory: what goes to the store, and when that comes home
-    #[arg(long, value_names = ["REMAP", "SETTLE"], num_args = 2)]
-    pub(crate) fs_overlay: Vec<String>,
-}
-
-impl DaemonMount {
-    /// What the daemon's host shall see, if it is to be a mount.
-    pub(crate) fn point(&self) -> Option<FsPoint> {
-        let has = |word: &str| self.fs_options.split(',').any(|option| option == word);
-        let options = FsOptions {
-            writes_back: self.fs_back,
-            cache_size: self.fs_cache_size.map(|size| size.0),
-            no_suid: has("nosuid"),
-            no_dev: has("nodev"),
-            no_exec: has("noexec"),
-            overlay: super::overlay::options_of(&self.fs_overlay),
-        };
-        self.fs_directory.clone().map(|directory| FsPoint { directory, options })
-    }
-
-    /// The same job, as a mount if that is asked for.
-    pub(crate) fn put_into(&self, mut job: Job) -> Job {
-        if let Some(point) = self.point() {
-            job.point = Box::new(point);
-        }
-        job
-    }
-
-    pub(crate) fn words(&self) -> Vec<OsString> {
-        let mut words = Vec::new();
-        if let Some(directory) = &self.fs_directory {
-            words.extend(["--fs-directory".into(), directory.into()]);
-        }
-        if self.fs_back {
-            words.push("--fs-back".into());
-        }
-        if let Some(size) = self.fs_cache_size {
-            words.push(format!("--fs-cache-size={}", size.0).into());
-        }
-        words.push(format!("--fs-options={}", self.fs_options).into());
-        if !self.fs_overlay.is_empty() {
-            words.push("--fs-overlay".into());
-            words.extend(self.fs_overlay.iter().map(OsString::from));
-        }
-        words
-    }
-}
-
 impl Fs {
     pub(crate) fn run(
         &self,
@@ -375,14 +307,15 @@ impl FsMount {
             metrics: self.metrics,
             copy: CopyOptions::default(),
         };
-        let options = Options { via: ViaChoice::Auto, recover: false, opening };
         let mount = DaemonMount {
+            fs_again: self.again(path, &directory, &opening),
             fs_directory: Some(directory),
             fs_back: self.cache == Cache::Back,
             fs_cache_size: self.cache_size,
             fs_options: list,
             fs_overlay: Vec::new(),
         };
+        let options = Options { via: ViaChoice::Auto, recover: false, opening };
         if self.foreground {
             let job = options.job(path)?;
             let job = mount.put_into(job);
@@ -393,6 +326,18 @@ impl FsMount {
         words.splice(1..1, mount.words());
         let entry = launch::launch(state, words)?;
         self.tell(&entry)
+    }
+
+    /// The command line that mounts it like this.
+    fn again(&self, path: &Path, directory: &Path, opening: &OpeningOptions) -> String {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let places = format!("{} {}", terminal::word(&path), terminal::word(directory));
+        let back = (self.cache == Cache::Back).then(|| "--cache=back".to_owned());
+        let size = self.cache_size.map(|size| format!("--cache-size={}", size.0));
+        let options = self.options.iter().filter(|list| !list.is_empty());
+        let own = back.into_iter().chain(size);
+        let own = own.chain(options.map(|list| format!("--options={list}")));
+        command_line(format!("coulter fs mount {places}"), own, opening)
     }
 
     /// The directory, absolute, if something may be mounted there. The dead mount of this very
@@ -542,40 +487,4 @@ pub(super) fn told(what: &str, path: &Path, why: String) -> CliError {
 pub(super) fn told_with_help(what: &str, path: &Path, why: String, help: String) -> CliError {
     let what = format!("{what} {}", path.display());
     Error::Told(Told { what, why: Some(why), help: Some(help), exit_code: 1 }).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::command::{CommandLine, Verb};
-    use clap::Parser;
-
-    #[test]
-    fn the_daemon_understands_what_it_is_to_mount() {
-        let mount = DaemonMount {
-            fs_directory: Some("/mnt/-odd name".into()),
-            fs_back: true,
-            fs_cache_size: Some(Size(12_345_678)),
-            fs_options: "nosuid,noexec".to_owned(),
-            fs_overlay: vec!["all".to_owned(), "idle".to_owned()],
-        };
-        let mut words: Vec<OsString> = vec!["coulter".into(), "daemon".into()];
-        words.extend(mount.words());
-        words.extend(["--".into(), "/srv/x.img".into()]);
-        let parsed = CommandLine::try_parse_from(words).expect("the daemon understands it");
-        let Verb::Daemon(daemon) = parsed.verb else { panic!("another verb: {:?}", parsed.verb) };
-        let options = FsOptions {
-            writes_back: true,
-            cache_size: Some(12_345_678),
-            no_suid: true,
-            no_dev: false,
-            no_exec: true,
-            overlay: Some(coulter_overlay::Options {
-                remap: coulter_overlay::Remap::All,
-                settle: coulter_overlay::SettleWhen::Idle,
-            }),
-        };
-        let directory = PathBuf::from("/mnt/-odd name");
-        assert_eq!(daemon.mount.point(), Some(FsPoint { directory, options }));
-    }
 }

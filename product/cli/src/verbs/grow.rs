@@ -21,12 +21,13 @@ use coulter_daemon::replication;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::store_fate::StoreFate;
 use coulter_device::Device;
-use coulter_terminal::Size;
+use coulter_terminal::{Size, SizeError};
 use serde::Serialize;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Grow a store and its volume; data is neither moved nor changed.
 ///
@@ -41,21 +42,21 @@ use std::path::{Path, PathBuf};
 Examples:
   coulter grow disk.img --size 20G         the volume, and its file as far as it takes
   coulter grow /dev/sdb                    after the disk has grown
-  coulter grow disk --size 20G             an attached volume
+  coulter grow disk --size +5G             an attached volume, by 5 GiB
   coulter grow disk.img --store-size 30G --size 20G   more spare space")]
 pub(crate) struct Grow {
     /// File or disk that holds the store, or the name of an attached volume
     #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
-    /// New size of the volume, as the host sees it [default: the store without its
-    /// over-provisioning]
+    /// New size of the volume, as the host sees it; +SIZE adds to what it has [default: the store without
+    /// its over-provisioning]
     #[arg(long, alias = "volume-size", allow_hyphen_values = true)]
-    pub(crate) size: Option<Size>,
+    pub(crate) size: Option<NewSize>,
 
-    /// New size of the file; a disk is used whole [default: what a volume of --size needs]
+    /// New size of the file, or +SIZE; a disk is used whole [default: what a volume of --size needs]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) store_size: Option<Size>,
+    pub(crate) store_size: Option<NewSize>,
 
     /// Over-provisioning: spare space for cleaning, as a share of the volume; refused if the volume
     /// would shrink [default: its current share]
@@ -65,6 +66,34 @@ pub(crate) struct Grow {
     /// Print the new sizes as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A size to grow to: in all, or more than there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewSize {
+    Total(Size),
+    More(Size),
+}
+
+impl NewSize {
+    /// In bytes, where there are `present` ones.
+    fn of(self, present: u64) -> u64 {
+        match self {
+            NewSize::Total(size) => size.0,
+            NewSize::More(size) => present.saturating_add(size.0),
+        }
+    }
+}
+
+impl FromStr for NewSize {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<NewSize, SizeError> {
+        match text.trim().strip_prefix('+') {
+            Some(more) => more.parse().map(NewSize::More),
+            None => text.parse().map(NewSize::Total),
+        }
+    }
 }
 
 /// What `grow --json` prints.
@@ -93,7 +122,7 @@ impl Grow {
         }
         let place = self.find(&path)?;
         let options =
-            GrowOptions { volume_size: self.size.map(|size| size.0), spare_percent: self.spare };
+            GrowOptions { volume_size: self.volume_size(&path)?, spare_percent: self.spare };
         let geometry = place.grow(&options).map_err(|error| {
             let is_usage = matches!(&error, GrowError::Open(error)
                 if matches!(error.kind, coulter::OpenErrorKind::Growth { .. }));
@@ -136,8 +165,8 @@ impl Grow {
         }
         let failed = |source| CliError::io("grow", &path, source);
         let metadata = fs::metadata(&path).map_err(failed)?;
-        let growth =
-            Growth { volume_size: self.size.map(|size| size.0), spare_percent: self.spare };
+        let volume_size = self.size.map(|size| size.of(entry.volume_size_bytes));
+        let growth = Growth { volume_size, spare_percent: self.spare };
         let file = match metadata.is_file() {
             true => Some(File::options().read(true).write(true).open(&path).map_err(failed)?),
             false if self.store_size.is_some() => {
@@ -172,6 +201,15 @@ impl Grow {
         })
     }
 
+    /// Bytes that the volume of the store at `path` is to have. Whether there is a store the library looks at.
+    fn volume_size(&self, path: &Path) -> Result<Option<u64>, CliError> {
+        let Some(size @ NewSize::More(_)) = self.size else {
+            return Ok(self.size.map(|size| size.of(0)));
+        };
+        let file = File::open(path).map_err(|source| CliError::io("open", path, source))?;
+        Ok(Some(size.of(volume_size(&file).unwrap_or(0))))
+    }
+
     fn tell(&self, grown: &Grown) -> Result<(), CliError> {
         room::note_if_short(&grown.store);
         if self.json {
@@ -192,11 +230,11 @@ impl Grow {
     /// Bytes that the file at `path` is to have, of which it has `present`.
     fn file_size(&self, path: &Path, file: &File, present: u64) -> Result<u64, CliError> {
         let needed = || {
-            let volume = self.size?.0;
+            let volume = self.size?.of(volume_size(file)?);
             store_size_for(file, volume).filter(|needed| *needed > present)
         };
         let size = match self.store_size {
-            Some(size) => size.0,
+            Some(size) => size.of(present),
             None => needed().unwrap_or(present),
         };
         if size < present {
@@ -288,6 +326,16 @@ fn store_size_for(file: &File, volume: u64) -> Option<u64> {
         let segment = u64::from(fields.segment_blocks) * BLOCK_SIZE;
         let size = u64::try_from(grown).ok()?.checked_next_multiple_of(segment.max(1))?;
         (volume > present * BLOCK_SIZE).then_some(size)
+    })
+}
+
+/// Bytes of the volume of the store in `file`; `None` if there is none that can be read.
+fn volume_size(file: &File) -> Option<u64> {
+    let mut blocks = FileBlocks::new(file.try_clone().ok()?).ok()?;
+    let copies = dump::superblock(&mut blocks).value.unwrap_or_default();
+    copies.iter().find_map(|copy| match &copy.state {
+        SuperblockState::Valid(fields) => Some(fields.volume_blocks * BLOCK_SIZE),
+        SuperblockState::Damaged { .. } => None,
     })
 }
 

@@ -5,26 +5,21 @@ mod hidden;
 mod marks;
 mod orphans;
 mod place;
+mod serving;
 mod settling;
 
 use crate::error::{CliError, Error};
 use crate::format_store::{self, Target};
-use crate::opening::{CopyOptions, OpeningOptions};
 use crate::store;
 use crate::terminal::{self, GREEN};
-use crate::verbs::attach::Options;
 use crate::verbs::create::Shape;
-use crate::verbs::fs::{
-    DaemonMount, PREDECESSOR_PATIENCE, PREDECESSOR_PAUSE, told, told_with_help,
-};
-use crate::via::ViaChoice;
-use clap::{Args, Subcommand, ValueEnum};
+use crate::verbs::fs::{PREDECESSOR_PATIENCE, PREDECESSOR_PAUSE, told, told_with_help};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use coulter::{LocalVolume, OpenOptions};
-use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::points;
+use coulter_daemon::reclaim;
 use coulter_daemon::setting::{self, Setting};
 use coulter_daemon::state::{Entry, StateDirectory, name_of_store};
-use coulter_daemon::{launch, reclaim, service};
 use coulter_format::BLOCK_SIZE;
 use coulter_fuse::files::overlay;
 use coulter_overlay::{Directory, Lower, Remap, SettleWhen};
@@ -86,7 +81,7 @@ enum OverlayVerb {
 #[derive(Debug, Args)]
 struct Attach {
     /// Directory to mount it over
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = place::parser())]
     directory: PathBuf,
 
     /// Store, made if it does not exist [default: a hidden file in DIR]
@@ -422,59 +417,6 @@ impl Attach {
         let identity = write_superblock(&path, lower)?;
         hidden.note(&path, identity)?;
         Ok(path)
-    }
-
-    fn serve(
-        &self,
-        state: &StateDirectory,
-        directory: &Path,
-        store: &Path,
-        name: String,
-    ) -> Result<(), CliError> {
-        let opening = OpeningOptions {
-            name: Some(name),
-            map_memory: None,
-            read_cache: None,
-            device: DeviceChoice::Auto,
-            trim: Trim::Auto,
-            acknowledge: Acknowledge::Buffered,
-            read_only: false,
-            // The files below and what is here must agree.
-            degraded: coulter::Degraded::Refused,
-            pad_pages: false,
-            tune: self.tune.clone(),
-            metrics: self.metrics,
-            copy: CopyOptions::default(),
-        };
-        let options = Options { via: ViaChoice::Auto, recover: false, opening };
-        let settle = match self.settle {
-            SettleChoice::Idle => SettleWhen::Idle,
-            SettleChoice::Unmount => SettleWhen::Unmount,
-            SettleChoice::Never => SettleWhen::Never,
-        };
-        let mount = DaemonMount {
-            fs_directory: Some(directory.to_owned()),
-            fs_back: self.cache == CacheChoice::Back,
-            fs_cache_size: None,
-            fs_options: String::new(),
-            fs_overlay: vec![self.remap.remap().word().to_owned(), settle.word().to_owned()],
-        };
-        let tell = |entry: &Entry| if self.json { terminal::print_json(entry) } else { Ok(()) };
-        if self.foreground {
-            let job = mount.put_into(options.job(store)?);
-            service::run(state, job, &mut |entry| Ok(tell(entry)?))?;
-            return Ok(());
-        }
-        let mut words = options.words(store);
-        words.splice(1..1, mount.words());
-        let hidden = Hidden::of(directory).open()?;
-        let entry = launch::launch(state, words)?;
-        if report(directory).is_some_and(|report| report["was_closed_in_order"] == false) {
-            let failed =
-                |error: rustix::io::Errno| CliError::io("note in", directory, error.into());
-            hidden::note_killed(&hidden).map_err(failed)?;
-        }
-        tell(&entry)
     }
 }
 

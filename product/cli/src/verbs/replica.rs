@@ -1,7 +1,7 @@
 //! `coulter replica`: how a copy stands, and whether all of it is there.
 
-use crate::audibly::Audibly;
 use super::restore::CopyName;
+use crate::audibly::Audibly;
 use crate::error::{CliError, CopyError};
 use crate::terminal::{self, BAD, BOLD, GREEN};
 use clap::{Args, Subcommand};

@@ -2,8 +2,8 @@
 
 mod freezing;
 
-use crate::audibly::Audibly;
 use super::restore::CopyName;
+use crate::audibly::Audibly;
 use crate::error::{CliError, CopyError};
 use crate::interrupt::Interrupt;
 use crate::retention::Retention;

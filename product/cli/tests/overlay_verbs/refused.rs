@@ -153,32 +153,43 @@ fn a_directory_whose_name_has_a_blank_has_an_overlay_and_advice_that_can_be_past
 #[test]
 fn a_mark_that_a_killed_daemon_left_goes_with_the_overlay() {
     let Some(_right) = can_mount("a mark that a killed daemon left") else { return };
-    let mut overlaid = Overlaid::new();
-    let (file, _) = overlaid.scattered("file", 1);
-    drop(file);
-    crate::send(overlaid.pid, "KILL");
-    overlaid.sandbox.ok(&["umount", "data"]);
-    let mark = |name: &str| {
-        let mut value = [0; 16];
-        rustix::fs::getxattr(overlaid.path(name), "trusted.coulter.id", &mut value[..])
-            .map(|_| value)
-    };
-    let mut value = mark("file").expect("it has blocks in the store");
-    value[15] = 99;
-    fs::create_dir(overlaid.path("below")).expect("it is new");
-    for name in ["below/left", "foreign"] {
-        fs::write(overlaid.path(name), "text").expect("it is plain");
-        value[0] ^= u8::from(name == "foreign");
-        let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(overlaid.path(name), "trusted.coulter.id", &value, flags)
-            .expect("root may");
+    for in_foreground in [false, true] {
+        let mut overlaid = Overlaid::new();
+        let (file, _) = overlaid.scattered("file", 1);
+        drop(file);
+        crate::send(overlaid.pid, "KILL");
+        overlaid.sandbox.ok(&["umount", "data"]);
+        let mark = |name: &str| {
+            let mut value = [0; 16];
+            rustix::fs::getxattr(overlaid.path(name), "trusted.coulter.id", &mut value[..])
+                .map(|_| value)
+        };
+        let mut value = mark("file").expect("it has blocks in the store");
+        value[15] = 99;
+        fs::create_dir(overlaid.path("below")).expect("it is new");
+        for name in ["below/left", "foreign"] {
+            fs::write(overlaid.path(name), "text").expect("it is plain");
+            value[0] ^= u8::from(name == "foreign");
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(overlaid.path(name), "trusted.coulter.id", &value, flags)
+                .expect("root may");
+        }
+        let words = ["overlay", "data", "--foreground", "--json"];
+        let served = in_foreground.then(|| overlaid.sandbox.start(&words).0);
+        overlaid.pid = match &served {
+            Some(served) => served.id(),
+            None => put_over(&overlaid.sandbox, "data", &[]),
+        };
+        overlaid.detach();
+        if let Some(mut served) = served {
+            assert!(served.wait().expect("it was started").success());
+        }
+        let left = ["file", "below/left", "foreign"].map(|name| {
+            let path = overlaid.path(name);
+            rustix::fs::getxattr(path, "trusted.coulter.id", &mut [0_u8; 16][..]).is_ok()
+        });
+        assert_eq!(left, [false, false, true], "foreground {in_foreground}: another's stays");
     }
-    overlaid.pid = put_over(&overlaid.sandbox, "data", &[]);
-    overlaid.detach();
-    let left = ["file", "below/left", "foreign"].map(|name| {
-        rustix::fs::getxattr(overlaid.path(name), "trusted.coulter.id", &mut [0_u8; 16][..]).is_ok()
-    });
-    assert_eq!(left, [false, false, true], "another overlay's stays");
 }
 
 /// What a command that was killed had begun is no reason to refuse the next one.

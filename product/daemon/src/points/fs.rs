@@ -63,6 +63,8 @@ pub struct FsPoint {
     pub directory: PathBuf,
     /// How.
     pub options: FsOptions,
+    /// The command line that mounts it like this.
+    pub again: String,
 }
 
 /// How a file system is mounted.
@@ -88,6 +90,10 @@ impl Point for FsPoint {
             None => &DirectoryKind::FS,
             Some(_) => &DirectoryKind::OVERLAY,
         }
+    }
+
+    fn again(&self) -> Option<&str> {
+        Some(&self.again)
     }
 
     fn start(

@@ -185,6 +185,11 @@ pub trait Point: fmt::Debug + Send {
     /// Of which kind it is.
     fn kind(&self) -> &'static dyn Kind;
 
+    /// The command line that serves it again like this, if the store alone does not say it.
+    fn again(&self) -> Option<&str> {
+        None
+    }
+
     /// Offers `service`.
     ///
     /// # Errors
