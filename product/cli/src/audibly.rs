@@ -1,7 +1,8 @@
-//! Waits for the service of a copy, and says so on standard error: what is waited for, for how long, until when.
+//! Waits for the service of a copy, and says so on standard error: what is waited for, for how
+//! long, until when.
 //!
-//! A command waits for one copy at a time, so the state is the program's. A thread looks at it, because a request
-//! may stand still without an end.
+//! A command waits for one copy at a time, so the state is the program's. A thread looks at it,
+//! because a request may stand still without an end.
 
 use coulter_object::publish::{self, Patience};
 use coulter_object::{BucketError, BucketErrorKind};
@@ -9,8 +10,9 @@ use coulter_terminal::{self as terminal, ProgressBar};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// For commands that a person waits for. A service that has not answered yet is asked for a few seconds: its address
-/// may be wrong. One that has, or that answers with an overload, is asked for minutes.
+/// For commands that a person waits for. A service that has not answered yet is asked for a few
+/// seconds: its address may be wrong. One that has, or that answers with an overload, is asked
+/// for minutes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Audibly;
 
@@ -33,7 +35,7 @@ struct State {
     /// When one was answered last; or when the first was sent, if none was under way.
     since: Option<Instant>,
     told: Option<Instant>,
-    /// What the latest failure was, and when the service is given up.
+    /// The latest failure, and when the service is given up.
     failure: Option<(BucketError, Instant)>,
     bar: Option<ProgressBar>,
 }
@@ -120,19 +122,20 @@ fn watch() {
     }
 }
 
-/// What is told of a wait.
+/// The line about a wait.
 fn line(waited: Duration, failure: Option<&(BucketError, Instant)>) -> String {
     let waited = waited.as_secs();
     let Some((error, until)) = failure else {
         return format!(
-            "waiting for the copy's service for {waited} s: no request was answered in full; one in which \
-             nothing moves is given up after 2 minutes"
+            "waiting for the copy's service for {waited} s: no request was answered in full; \
+             one in which nothing moves is given up after 2 minutes"
         );
     };
     let left = until.saturating_duration_since(Instant::now());
     let until = humantime::format_rfc3339_seconds(SystemTime::now() + left);
     format!(
-        "waiting for the copy's service for {waited} s: {error}; asked again for {} s, until {until}",
+        "waiting for the copy's service for {waited} s: {error}; asked again for {} s, until \
+         {until}",
         left.as_secs()
     )
 }

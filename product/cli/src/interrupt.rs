@@ -82,8 +82,8 @@ impl Interrupt {
     }
 }
 
-/// From now on TERM, INT and HUP end the process with words about what stays behind. For work that may be cut off
-/// anywhere; to be called as [`Interrupt::take_over`].
+/// From now on TERM, INT and HUP end the process with words about what stays behind. For work
+/// that may be cut off anywhere; to be called as [`Interrupt::take_over`].
 ///
 /// # Errors
 /// When the system refuses.

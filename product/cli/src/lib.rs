@@ -50,7 +50,14 @@ use std::process::ExitCode;
 /// The program: does what its command line says.
 pub fn main() -> ExitCode {
     coulter_system::raw::make_excess_file_size_an_error();
-    let line = match CommandLine::try_parse() {
+    let parsed = CommandLine::try_parse().and_then(|line| match &line.verb {
+        Verb::Overlay(overlay) => overlay
+            .place()
+            .map_or(Ok(()), |place| mistyped::check_place(place, &CommandLine::command()))
+            .map(|()| line),
+        _ => Ok(line),
+    });
+    let line = match parsed {
         Ok(line) => line,
         Err(words) => {
             let arguments: Vec<_> = std::env::args_os().skip(1).collect();

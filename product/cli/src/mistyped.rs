@@ -1,10 +1,9 @@
 //! Complaints of the parser, made fit for a person who knows other programs: they name the verb for
 //! a word from elsewhere, and give no advice that leads astray.
 
-use crate::command::CommandLine;
 use crate::terminal;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory, Error};
+use clap::{Command, Error};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -133,10 +132,8 @@ pub(crate) fn improved(mut error: Error, words: &[OsString], whole: &Command) ->
 
 /// The word that stands where `overlay` has a verb, if it is none, and no directory either.
 fn overlay_verb(error: &Error, words: &[OsString]) -> Option<String> {
-    let is_unknown = matches!(
-        error.kind(),
-        ErrorKind::UnknownArgument | ErrorKind::ArgumentConflict | ErrorKind::ValueValidation
-    );
+    let is_unknown =
+        matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::ArgumentConflict);
     let place = words.iter().position(|word| word == "overlay").filter(|_| is_unknown)?;
     let word = words.get(place + 1)?.to_str()?;
     let is_verb = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphabetic() || c == '-');
@@ -195,17 +192,22 @@ fn with_known(mut error: Error, words: &[OsString]) -> Error {
     error
 }
 
-/// What is meant by a word in place of an overlay's directory, if it is a verb or another program's word for one.
-pub(crate) fn verb_meant(word: &str) -> Option<String> {
+/// Refuses a verb, or another program's word for one, in place of an overlay's directory.
+///
+/// # Errors
+/// The verb that is meant, and how a directory of that name is written.
+pub(crate) fn check_place(place: &Path, whole: &Command) -> Result<(), Error> {
+    let Some(word) = place.to_str() else { return Ok(()) };
     let mut known = KNOWN.iter().filter(|known| known.0 == "overlay");
-    let whole = CommandLine::command();
     let mut verbs = whole.get_subcommands().filter(|verb| !verb.is_hide_set());
     let is_own = |verb: &Command| {
         verb.get_name() == word || verb.get_all_aliases().any(|alias| alias == word)
     };
     let tip = known.find(|known| known.1.contains(&word)).map(|known| known.2.to_owned());
     let tip = tip.or_else(|| verbs.any(is_own).then(|| format!("did you mean `coulter {word}`?")));
-    tip.map(|tip| format!("it is a verb: {tip}"))
+    let Some(tip) = tip else { return Ok(()) };
+    let words = format!("'{word}' is a verb: {tip} A directory of that name is ./{word}\n");
+    Err(Error::raw(ErrorKind::ValueValidation, words).with_cmd(&overlay_of(whole)))
 }
 
 fn is_group(word: &OsStr) -> bool {
@@ -227,7 +229,8 @@ pub(crate) fn shown(words: &str, arguments: &[OsString]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use crate::command::CommandLine;
+    use clap::{CommandFactory, Parser};
 
     fn said(line: &str) -> String {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
@@ -280,13 +283,11 @@ mod tests {
             if own.contains(&word) {
                 continue;
             }
-            let said = said(&format!("overlay {word}"));
+            let said = check_place(Path::new(word), &whole).expect_err(word).to_string();
             assert!(said.contains("`coulter") && said.contains(&format!("./{word}")), "{said}");
         }
-        assert!(said("overlay list").contains("`coulter list`"));
-        for line in ["overlay ./list", "overlay data", "overlay /list"] {
-            let words = ["coulter"].into_iter().chain(line.split(' '));
-            assert!(CommandLine::try_parse_from(words).is_ok(), "{line}");
+        for place in ["./list", "data", "/list"] {
+            assert!(check_place(Path::new(place), &whole).is_ok(), "{place}");
         }
     }
 

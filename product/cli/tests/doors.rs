@@ -3,10 +3,12 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount, mounts_below, write_and_sync};
+use sandbox::{Sandbox, can_mount, mounts_below, wait_until, write_and_sync};
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Runs a program of the system that must succeed.
 #[track_caller]
@@ -257,5 +259,49 @@ fn what_a_killed_daemon_of_files_was_started_with_is_offered_and_serves_again() 
     assert_eq!(line, expected);
     paste(&sandbox, &line);
     assert_eq!(sandbox.json(&["overlay", "status", "data", "--json"])["remap"], "all");
+    sandbox.ok(&["overlay", "detach", "data"]);
+}
+
+#[test]
+fn a_mount_that_was_taken_away_lazily_while_it_is_in_use_is_told_and_stands_in_nobodys_way() {
+    let Some(_right) = can_mount("a mount that was taken away lazily") else { return };
+    let sandbox = made();
+    let data = sandbox.make_directory("data");
+    let begin = [
+        (&["fs", "mount", "files.img", "mnt"][..], "files", sandbox.path("mnt")),
+        (&["overlay", "data", "--store-size", "256M"][..], "data", data),
+    ];
+    for (words, name, directory) in begin {
+        sandbox.ok(words);
+        fs::write(directory.join("file"), "text").expect("it is writable");
+        let mut file = fs::File::open(directory.join("file")).expect("it is there");
+        tool(&["umount", "-l", &directory.display().to_string()]);
+        let own = format!("process {} ", std::process::id());
+        let start = Instant::now();
+        let error = sandbox.fails(1, &["detach", name]);
+        assert!(error.contains(&own) && error.contains("before it was unmounted"), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        wait_until("status tells it", || {
+            let status = sandbox.run(&["status", name]);
+            let told = [status.stdout, status.stderr].concat();
+            String::from_utf8_lossy(&told).contains("while files of it are open")
+        });
+        // It is served for as long as a program uses it.
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("it is served");
+        assert_eq!(text, "text");
+        drop(file);
+        wait_until("its daemon ends", || {
+            String::from_utf8_lossy(&sandbox.run(&["list", "--json"]).stdout).trim_end() == "[]"
+        });
+
+        sandbox.ok(words);
+        let file = fs::File::open(directory.join("file")).expect("it is there");
+        tool(&["umount", "-l", &directory.display().to_string()]);
+        sandbox.ok(&["detach", name, "--force"]);
+        drop(file);
+        sandbox.ok(words);
+        sandbox.ok(&["umount", name]);
+    }
     sandbox.ok(&["overlay", "detach", "data"]);
 }

@@ -252,6 +252,8 @@ fn the_example_of_a_host_connects_to_what_serve_prints() {
     let key = "DHHC-1:00:sNRJqR6+NG0/ZXUFDeMqonMe+rt/et8u6uSLpsZSzzo1fbl3:";
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path("keys"), format!("* {key}\n")).expect("there is room");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(sandbox.path("keys"), mode).expect("it is ours");
     sandbox.ok(&["create", "disk.img", "--store-size", "64M"]);
     for (more, key) in [(&[][..], None), (&["--nvme-keys", "keys"][..], Some(key))] {
         let words = ["serve", "disk.img", "--nvme", "127.0.0.1:0"];

@@ -4,10 +4,13 @@ mod sandbox;
 
 use coulter_object::bucket::MemoryBucket;
 use coulter_object::service::{Fault, Proxy, Service, Weather};
-use sandbox::{Sandbox, wait_until};
+use sandbox::{Sandbox, skipped, wait_until};
 use std::fs;
-use std::process::Command;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A directory as the bucket, and a store.
 fn with_store() -> (Sandbox, String) {
@@ -404,4 +407,78 @@ fn a_bucket_that_is_gone_is_told_and_its_volume_goes_on_without_it_when_that_is_
     let words = ["attach", "disk.img", "--via", "nbd-server", "--name", "vol"];
     let uri = sandbox.ok(&words).trim_end().to_owned();
     assert!(holds(&sandbox, &uri, 2), "what was flushed is there");
+}
+
+/// A control group in which no more than a number of processes and threads can be; gone with
+/// this value.
+struct Few(PathBuf);
+
+impl Few {
+    fn new() -> Option<Few> {
+        let own = format!("coulter-test-{}", std::process::id());
+        let roots = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(Path::new);
+        let root = roots.into_iter().find(|root| {
+            let control = fs::File::options().write(true).open(root.join("cgroup.subtree_control"));
+            let _ = control.and_then(|mut control| control.write_all(b"+pids"));
+            root.join("cgroup.procs").exists() && fs::create_dir(root.join(&own)).is_ok()
+        })?;
+        let few = Few(root.join(own));
+        few.0.join("pids.max").exists().then_some(few)
+    }
+
+    /// Runs a command of the product with a limit; the output, and whether it ended by itself.
+    fn run(&self, sandbox: &Sandbox, limit: u32, words: &[&str]) -> Output {
+        fs::write(self.0.join("pids.max"), limit.to_string()).expect("root may");
+        let enter = format!("echo $$ >{}/cgroup.procs; exec \"$@\"", self.0.display());
+        let product = sandbox.command(words);
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "30", "sh", "-c", &enter, "sh"]).arg(product.get_program());
+        command.args(words).current_dir(sandbox.path("."));
+        command.env("COULTER_STATE_DIRECTORY", sandbox.path("state")).output().expect("it runs")
+    }
+}
+
+impl Drop for Few {
+    fn drop(&mut self) {
+        let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+        left.lines().filter_map(|pid| pid.parse().ok()).for_each(|pid| sandbox::send(pid, "KILL"));
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            // A process that was killed is in it for a moment.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn with_too_few_processes_nothing_hangs_and_the_reason_is_told() {
+    let Some(few) = Few::new() else {
+        return skipped("too few processes: there is no control group to limit them");
+    };
+    let (sandbox, url) = with_store();
+    let words =
+        ["attach", "disk.img", "--via", "nbd-server", "--replicate", &url, "--ack", "remote"];
+    let mut served = 0;
+    for limit in [1, 2, 4, 8, 12, 14, 16, 18, 20, 24, 40] {
+        let output = few.run(&sandbox, limit, &words);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        match output.status.code() {
+            Some(0) => {
+                let uri = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+                write(&sandbox, &uri, served);
+                sandbox.ok(&["detach", "disk"]);
+                served += 1;
+            }
+            Some(1) => assert!(
+                told.contains("thread") || told.to_lowercase().contains("temporarily unavailable"),
+                "{limit}: {told}"
+            ),
+            code => panic!("{limit}: {code:?}: {told}"),
+        }
+    }
+    assert!(served > 0, "with 40 it is served");
+    sandbox.ok(&["restore", &url, "copy.img"]);
+    sandbox.ok(&["check", "copy.img", "--data"]);
 }

@@ -1,4 +1,5 @@
-//! A restore whose service fails, or that is interrupted, goes on where it stopped; commands that wait for a service say so.
+//! A restore whose service fails, or that is interrupted, goes on where it stopped; commands
+//! that wait for a service say so.
 
 mod sandbox;
 
@@ -78,7 +79,8 @@ impl Bucket for Failing {
     }
 }
 
-/// A volume in a bucket, with several objects of data. Returns how many, and what a restore makes of it.
+/// A volume in a bucket, with several objects of data. Returns how many, and what a restore
+/// makes of it.
 fn with_copy() -> (Sandbox, Arc<Failing>, Service, usize, Vec<u8>) {
     let mut sandbox = Sandbox::new();
     let bucket = Failing {
@@ -157,7 +159,7 @@ fn a_restore_whose_service_fails_goes_on_where_it_stopped() {
 
     // Nothing was fetched: nothing stays.
     fs::remove_file(sandbox.path("x.img")).expect("it is there");
-    bucket.set(0, BucketErrorKind::Denied, false);
+    bucket.set(0, BucketErrorKind::Denied, true);
     sandbox.fails(1, &["restore", URL, "x.img"]);
     assert_eq!(files(&sandbox), []);
 }

@@ -140,7 +140,7 @@ const NAMES: &[Wrong] = &[
     ("fs mount {new\\nline.img} mnt2", 1, &["cannot open new\\nline.img", "$'new\\nline.img'"]),
     ("mount 日本.img mnt2", 1, &["日本.img", "check the path"]),
     ("attach x@y.img", 1, &["coulter create x@y.img"]),
-    ("attach -- -dash.img", 1, &["coulter create './-dash.img'"]),
+    ("attach -- -dash.img", 1, &["coulter create ./-dash.img"]),
     ("attach {$HOME.img}", 1, &["'$HOME.img'"]),
     ("attach ../no/../such.img", 1, &["no such file", "check the path"]),
     ("attach blank.img --name .. --via nbd-server", 2, &["'..'", "letters, digits", "--name"]),

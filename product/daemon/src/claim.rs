@@ -99,12 +99,9 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     }
     let waiting = mine.into_iter().next();
     if let (Some(waiting), false) = (&waiting, job.recover) {
-        return Err(StateError::DeviceWaits {
-            store,
-            name: Some(waiting.name.clone()),
-            device: waiting.device.clone().unwrap_or_default(),
-        }
-        .into());
+        let (name, device) = (Some(waiting.name.clone()), waiting.device.clone());
+        let device = device.unwrap_or_default();
+        return Err(StateError::DeviceWaits { store, name, device }.into());
     }
     if let (Some(waiting), Acknowledge::Buffered) = (&waiting, job.opening.acknowledge) {
         return Err(DaemonError::BufferedOutlived { device: waiting.device.clone() }.into());
@@ -135,7 +132,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
             in_doubt_bytes: None,
             ending: false,
             acknowledge: job.opening.acknowledge,
-            again: job.point.again().map(str::to_owned),
+            again: job.point.again(),
             attached_at_unix_seconds: unix_seconds(),
             metrics: None,
             store_identity: FileIdentity::at(&store).ok().filter(|_| is_one),

@@ -4,6 +4,7 @@
 
 use crate::attach_point;
 use crate::file_identity::FileIdentity;
+use crate::points;
 use crate::state::{Entry, StateDirectory};
 use coulter_terminal::Size;
 use std::fs;
@@ -65,8 +66,13 @@ impl Outside {
 
 fn look(directory: &StateDirectory, entry: &Entry) -> Option<String> {
     let device = entry.device.as_deref()?;
-    (!attach_point::is_still_there(directory, entry))
-        .then(|| format!("{device} was taken away or given to another: nobody reaches it any more"))
+    let told = || match points::gives_directory(entry) {
+        true => {
+            format!("it was unmounted from {device} while files of it are open, and ends with them")
+        }
+        false => format!("{device} was taken away or given to another: nobody reaches it any more"),
+    };
+    (!attach_point::is_still_there(directory, entry)).then(told)
 }
 
 /// The file or disk that this process has open.

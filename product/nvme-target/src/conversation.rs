@@ -296,7 +296,8 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// The host has what it has connected to. One that reads only in the discovery service still makes room for others.
+    /// The host has what it has connected to. One that reads only in the discovery service
+    /// still makes room for others.
     fn admitted(&mut self) {
         self.deadline = None;
         let is_discovery =
@@ -318,8 +319,8 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// The beginning of a proof, if hosts need one. The discovery service is no exception: what it tells is for those
-    /// who may use it.
+    /// The beginning of a proof, if hosts need one. The discovery service is no exception: what
+    /// it tells is for those who may use it.
     fn authenticator(
         &self,
         subsystem: &Subsystem,

@@ -1,7 +1,8 @@
 //! The discovery log: what a target serves, for hosts that may use it.
 //!
-//! A host that can read the log has come as far as a host that connects to the volume: to the same address, and with
-//! a proof where hosts have keys. Other targets of this machine are not told: each has hosts of its own.
+//! A host that can read the log has come as far as a host that connects to the volume: to the
+//! same address, and with a proof where hosts have keys. Other targets of this machine are not
+//! told: each has hosts of its own.
 
 use super::target::Nvme;
 use coulter_net::Address;

@@ -56,7 +56,8 @@ pub struct TargetOptions {
     pub shutdown_timeout: Duration,
     /// Listen on addresses that other machines reach, without keys too.
     pub allow_remote: bool,
-    /// Hosts that are let in, to the discovery service too, and the keys by which they are known; none for any host.
+    /// Hosts that are let in, to the discovery service too, and the keys by which they are
+    /// known; none for any host.
     pub keys: Option<Arc<Keys>>,
     /// Subsystems at other ports, for the discovery log.
     pub others: Vec<Elsewhere>,

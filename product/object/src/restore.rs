@@ -3,8 +3,8 @@
 //! # Contract
 //! - What is written is the state after one commit, whole. What no piece covers is not written: the target
 //!   must read as zeros there.
-//! - Each object is read once, as a whole, and compared with its checksum; not at all if the target has its bytes
-//!   from an earlier attempt ([`HalfMade`]).
+//! - Each object is read once, as a whole, and compared with its checksum; not at all if the
+//!   target has its bytes from an earlier attempt ([`HalfMade`]).
 
 mod half_made;
 
@@ -30,10 +30,11 @@ pub trait Sink: Sync {
     /// What the file met.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Whether these pieces of an object, each with its first byte here, are there from an earlier attempt.
+    /// True if these pieces of an object, each with its first byte here, are there from an
+    /// earlier attempt.
     ///
     /// # Errors
-    /// What the file met.
+    /// Errors of the file.
     fn holds(&self, _source: Source, _parts: &[(u64, Piece)]) -> io::Result<bool> {
         Ok(false)
     }
@@ -41,7 +42,7 @@ pub trait Sink: Sync {
     /// Takes note that all of them were written. `payload` is the object's.
     ///
     /// # Errors
-    /// What the file met.
+    /// Errors of the file.
     fn note(&self, _source: Source, _parts: &[(u64, Piece)], _payload: &[u8]) -> io::Result<()> {
         Ok(())
     }

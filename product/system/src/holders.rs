@@ -6,6 +6,7 @@ use crate::loop_devices;
 use crate::mounts;
 use crate::process::command_of;
 use crate::processes::pids;
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::linux::fs::MetadataExt;
@@ -72,6 +73,19 @@ pub fn of_directory(directory: &Path) -> Vec<String> {
     summed_up(holders, "something that /proc does not show")
 }
 
+/// Processes that use files of a file system which is mounted nowhere any more. `device` has the
+/// major and minor number of its files. The list is never empty, and the file system is not asked.
+pub fn of_unmounted(device: (u32, u32)) -> Vec<String> {
+    let is_on = |link: &PathBuf| {
+        let flags = AtFlags::STATX_DONT_SYNC;
+        let status = rustix::fs::statx(CWD, link, flags, StatxFlags::TYPE);
+        status.is_ok_and(|status| (status.stx_dev_major, status.stx_dev_minor) == device)
+    };
+    let users = pids().into_iter().filter(|pid| links_of(*pid).iter().any(is_on));
+    let told = |pid| format!("process {pid} ({}), since before it was unmounted", command_of(pid));
+    summed_up(users.map(told).collect(), "something that /proc does not show")
+}
+
 /// Where the file system mounted on `directory` is mounted besides, and stays when it is unmounted there: then it
 /// goes on being used, and the directory shows what lies below.
 pub fn elsewhere(directory: &Path) -> Vec<String> {
@@ -85,13 +99,17 @@ pub fn elsewhere(directory: &Path) -> Vec<String> {
 /// The directories, files and mapped files of a process. Of our own only the open files: who started it
 /// works in the same directory, and is what a person can act on.
 fn paths_of(pid: u32) -> Vec<PathBuf> {
+    links_of(pid).into_iter().filter_map(|link| fs::read_link(link).ok()).collect()
+}
+
+/// The links in /proc that lead to them.
+fn links_of(pid: u32) -> Vec<PathBuf> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let is_own = pid == std::process::id();
     let fixed: &[&str] = if is_own { &[] } else { &["cwd", "root", "exe"] };
     let listed: &[&str] = if is_own { &["fd"] } else { &["fd", "map_files"] };
     let listed = listed.iter().flat_map(|name| mounts::entries(&process.join(name)));
-    let links = fixed.iter().map(|name| process.join(name)).chain(listed);
-    links.filter_map(|link| fs::read_link(link).ok()).collect()
+    fixed.iter().map(|name| process.join(name)).chain(listed).collect()
 }
 
 /// Processes, of whatever mount namespace, that have files open in the mount on `directory`.

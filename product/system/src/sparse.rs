@@ -92,10 +92,10 @@ pub fn punch_holes(file: &File, size: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Has `range` read as zeros, by a hole if the file system can.
+/// Makes `range` read as zeros, by a hole if the file system can.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn clear(file: &File, range: Range<u64>) -> io::Result<()> {
     let mut at = range.start;
     while let Some(data) = next_data(file, at, range.end)? {

@@ -49,12 +49,13 @@ pub(crate) struct Grow {
     #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
-    /// New size of the volume, as the host sees it; +SIZE adds to what it has [default: the store without
-    /// its over-provisioning]
+    /// New size of the volume, as the host sees it; +SIZE adds to what it has [default: the
+    /// store without its over-provisioning]
     #[arg(long, alias = "volume-size", allow_hyphen_values = true)]
     pub(crate) size: Option<NewSize>,
 
-    /// New size of the file, or +SIZE; a disk is used whole [default: what a volume of --size needs]
+    /// New size of the file, or +SIZE; a disk is used whole [default: what a volume of --size
+    /// needs]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) store_size: Option<NewSize>,
 
@@ -201,7 +202,8 @@ impl Grow {
         })
     }
 
-    /// Bytes that the volume of the store at `path` is to have. Whether there is a store the library looks at.
+    /// Bytes that the volume of the store at `path` is to have. Whether there is a store the
+    /// library looks at.
     fn volume_size(&self, path: &Path) -> Result<Option<u64>, CliError> {
         let Some(size @ NewSize::More(_)) = self.size else {
             return Ok(self.size.map(|size| size.of(0)));

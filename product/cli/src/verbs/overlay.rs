@@ -14,7 +14,7 @@ use crate::store;
 use crate::terminal::{self, GREEN};
 use crate::verbs::create::Shape;
 use crate::verbs::fs::{PREDECESSOR_PATIENCE, PREDECESSOR_PAUSE, told, told_with_help};
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Subcommand, ValueEnum};
 use coulter::{LocalVolume, OpenOptions};
 use coulter_daemon::points;
 use coulter_daemon::reclaim;
@@ -81,7 +81,7 @@ enum OverlayVerb {
 #[derive(Debug, Args)]
 struct Attach {
     /// Directory to mount it over
-    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = place::parser())]
+    #[arg(value_name = "DIR")]
     directory: PathBuf,
 
     /// Store, made if it does not exist [default: a hidden file in DIR]
@@ -209,16 +209,6 @@ struct SetRemap {
     remap: RemapChoice,
 }
 
-/// What a daemon was told with `--fs-overlay`; `None` if it is none.
-pub(super) fn options_of(words: &[String]) -> Option<coulter_overlay::Options> {
-    let [remap, settle] = words else { return None };
-    let named = Remap::NAMED.iter().find(|(word, _)| word == remap);
-    let remap = named.map_or(Remap::default(), |(_, it)| *it);
-    let named = SettleWhen::NAMED.iter().find(|(word, _)| word == settle);
-    let settle = named.map_or(SettleWhen::default(), |(_, it)| *it);
-    Some(coulter_overlay::Options { remap, settle })
-}
-
 impl Overlay {
     pub(crate) fn run(
         &self,
@@ -238,6 +228,11 @@ impl Overlay {
             (None, Some(attach)) => attach.run(&state()?),
             (None, None) => unreachable!("a directory or a verb is required"),
         }
+    }
+
+    /// The directory that one is to be put over.
+    pub(crate) fn place(&self) -> Option<&Path> {
+        self.attach.as_ref().map(|attach| &*attach.directory)
     }
 
     /// Whether it serves in the foreground, and so logs what it does.

@@ -147,9 +147,9 @@ impl State {
 
 /// Why a file is not made.
 enum Unmade {
-    /// What the copy met.
+    /// An error of the copy.
     Copy(ReplicaError),
-    /// What this host met.
+    /// An error of this host.
     Here(CliError),
 }
 
@@ -268,7 +268,8 @@ impl Restore {
         let noted = file.prepare(&state.pieces, state.size).map_err(io("make"))?;
         if noted > 0 {
             terminal::note(&format!(
-                "going on from {}, which an earlier restore has left: {} of {} are there, and are compared first",
+                "going on from {}, which an earlier restore has left: {} of {} are there, and are \
+                 compared first",
                 terminal::path(part),
                 Size(noted),
                 Size(total)

@@ -6,6 +6,7 @@ use crate::state::{Entry, StateDirectory};
 use coulter::service::{BLOCK_SIZE, BlockService};
 use coulter_attach::point::AttachPoint;
 use coulter_fuse::files::{FilesMount, MountError, MountOptions};
+use coulter_system::mounts::Mount;
 use coulter_system::{dead_mounts, mounts};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +37,13 @@ impl Kind for DirectoryKind {
         takes_root()
     }
 
-    // `is_still_there` need not look: that it was unmounted ends its daemon.
+    // That it was unmounted ends its daemon, unless that was done lazily and files of it are
+    // open. Another file system may be mounted on the same directory.
+    fn is_still_there(&self, _state: &StateDirectory, entry: &Entry, _directory: &Path) -> bool {
+        let is_it = |it: &Mount| it.kind == "fuse.coulter" && it.source == entry.store;
+        mounts::mounts().map_or(true, |all| all.iter().any(is_it))
+    }
+
     fn has_its_device(&self, _state: &StateDirectory, entry: &Entry, directory: &Path) -> bool {
         is_mounted(entry, directory)
     }
@@ -92,8 +99,8 @@ impl Point for FsPoint {
         }
     }
 
-    fn again(&self) -> Option<&str> {
-        Some(&self.again)
+    fn again(&self) -> Option<String> {
+        Some(self.again.clone())
     }
 
     fn start(

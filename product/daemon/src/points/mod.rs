@@ -186,7 +186,7 @@ pub trait Point: fmt::Debug + Send {
     fn kind(&self) -> &'static dyn Kind;
 
     /// The command line that serves it again like this, if the store alone does not say it.
-    fn again(&self) -> Option<&str> {
+    fn again(&self) -> Option<String> {
         None
     }
 

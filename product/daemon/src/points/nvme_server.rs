@@ -1,4 +1,5 @@
-//! An NVMe/TCP target in front of a volume, with a discovery service that tells of this target alone.
+//! An NVMe/TCP target in front of a volume, with a discovery service that tells of this target
+//! alone.
 
 use super::visitors::observer;
 use super::{Gives, Ground, Kind, Point};

@@ -144,6 +144,7 @@ pub struct FilesMount {
     hurries: Arc<AtomicBool>,
     /// What an overlay shows of itself.
     shown: Option<Shown>,
+    bdi: Option<Bdi>,
     /// The pump, until it is over.
     pump: Option<Hosted>,
 }
@@ -217,7 +218,8 @@ impl FilesMount {
         let hurries = Arc::new(AtomicBool::new(false));
         let told = hurries.clone();
         let mounted = true;
-        let mut mount = FilesMount { kind, mount_point, mounted, stop, hurries, shown, pump: None };
+        let (bdi, pump) = (None, None);
+        let mut mount = FilesMount { kind, mount_point, mounted, stop, hurries, shown, bdi, pump };
         let watched = blocks.then(|| mount.mount_point.clone());
         let work = move |session, place| {
             // Without a thread for it the mount is served all the same.
@@ -231,7 +233,8 @@ impl FilesMount {
         };
         let failed = |source| MountError::System { step: "start a thread", source };
         mount.pump = Some(hosted.map_err(failed)?);
-        widen_share(&mount.mount_point);
+        mount.bdi = bdi_of(&mount.mount_point);
+        mount.bdi.iter().for_each(|bdi| bdi.widen_share());
         Ok(mount)
     }
 
@@ -261,8 +264,20 @@ impl FilesMount {
             }
             match rustix::mount::unmount(&self.mount_point, flags) {
                 Ok(()) => return Ok(()),
-                // Somebody else unmounted it already.
-                Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+                // Another program unmounted it; lazily, if its files are in use.
+                Err(Errno::INVAL | Errno::NOENT)
+                    if how == Detach::Always || self.bdi.as_ref().is_none_or(Bdi::is_gone) =>
+                {
+                    return Ok(());
+                }
+                Err(Errno::INVAL | Errno::NOENT) if Instant::now() < limit => {
+                    std::thread::sleep(BUSY_PAUSE);
+                }
+                Err(Errno::INVAL | Errno::NOENT) => {
+                    let numbers = self.bdi.as_ref().map(|bdi| bdi.device);
+                    let holders = holders::of_unmounted(numbers.unwrap_or_default());
+                    return Err(DetachError::Busy { address: self.address(), holders });
+                }
                 Err(Errno::BUSY) if Instant::now() < limit => std::thread::sleep(BUSY_PAUSE),
                 Err(Errno::BUSY) => {
                     let holders = holders::of_directory(&self.mount_point);
@@ -384,20 +399,33 @@ fn mount(
     Ok(())
 }
 
-/// The kernel limits a FUSE mount to 1 % of the dirty pages, which makes write-back slow. If the
-/// limit cannot be changed, the mount is slower but correct.
-fn widen_share(mount_point: &Path) {
-    let Ok(status) = rustix::fs::statx(
-        rustix::fs::CWD,
-        mount_point,
-        rustix::fs::AtFlags::STATX_DONT_SYNC,
-        rustix::fs::StatxFlags::TYPE,
-    ) else {
-        return;
-    };
-    let (major, minor) = (status.stx_dev_major, status.stx_dev_minor);
-    let directory = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
-    let _ = std::fs::write(directory.join("strict_limit"), "0");
-    let _ = std::fs::write(directory.join("max_ratio"), DIRTY_SHARE);
-    let _ = std::fs::write(directory.join("read_ahead_kb"), READ_AHEAD_KIB);
+/// The mount in `/sys`: the kernel shows it for as long as its files are in use.
+struct Bdi {
+    /// Major and minor number of its files' device.
+    device: (u32, u32),
+    place: PathBuf,
+}
+
+/// That of the mount on a directory, if it is shown.
+fn bdi_of(mount_point: &Path) -> Option<Bdi> {
+    let flags = rustix::fs::AtFlags::STATX_DONT_SYNC;
+    let wanted = rustix::fs::StatxFlags::TYPE;
+    let status = rustix::fs::statx(rustix::fs::CWD, mount_point, flags, wanted).ok()?;
+    let device @ (major, minor) = (status.stx_dev_major, status.stx_dev_minor);
+    let place = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
+    place.exists().then_some(Bdi { device, place })
+}
+
+impl Bdi {
+    fn is_gone(&self) -> bool {
+        !self.place.exists()
+    }
+
+    /// The kernel limits a FUSE mount to 1 % of the dirty pages, which makes write-back slow.
+    /// If the limit cannot be changed, the mount is slower but correct.
+    fn widen_share(&self) {
+        let _ = std::fs::write(self.place.join("strict_limit"), "0");
+        let _ = std::fs::write(self.place.join("max_ratio"), DIRTY_SHARE);
+        let _ = std::fs::write(self.place.join("read_ahead_kb"), READ_AHEAD_KIB);
+    }
 }

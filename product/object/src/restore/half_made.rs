@@ -1,11 +1,12 @@
-//! The file that a restore is making, with notes of what is there, so that the next restore goes on from it.
+//! The file that a restore is making, with notes of what is there, so that the next restore
+//! goes on from it.
 //!
-//! The notes stand in a file of their own: a line with the volume, then a line for each object whose pieces were all
-//! written, with a checksum over the pieces.
+//! The notes stand in a file of their own: a line with the volume, then a line for each object
+//! whose pieces were all written, with a checksum over the pieces.
 //!
 //! # Invariants
-//! - A note alone proves nothing: the pieces are read back and compared. So the notes need no order on the disk, and a
-//!   line that was cut off does no harm.
+//! - A note alone proves nothing: the pieces are read back and compared. So the notes need no
+//!   order on the disk, and a line that was cut off does no harm.
 //! - What no piece of the state covers is a hole, whatever an earlier attempt has written there.
 //! - The notes are locked, so one process at a time makes the file.
 
@@ -33,10 +34,12 @@ pub struct HalfMade {
 }
 
 impl HalfMade {
-    /// Makes the file at `path` for a state of `volume`, or goes on with the one that an earlier attempt has left.
+    /// Makes the file at `path` for a state of `volume`, or goes on with the one that an
+    /// earlier attempt has left.
     ///
     /// # Errors
-    /// `AlreadyExists` if it is another file, or another process is making it; and what the system says.
+    /// `AlreadyExists` if it is another file, or another process is making it; and errors of
+    /// the system.
     pub fn open(path: &Path, volume: VolumeId) -> io::Result<HalfMade> {
         let taken = || io::Error::from(io::ErrorKind::AlreadyExists);
         let mut notes_path = path.as_os_str().to_owned();
@@ -75,10 +78,11 @@ impl HalfMade {
         Ok(HalfMade { file, path, notes, notes_path, noted: Mutex::new(noted) })
     }
 
-    /// Prepares the file for a state of `size` bytes. Returns how many bytes of it are noted as there.
+    /// Prepares the file for a state of `size` bytes. Returns how many bytes of it are noted as
+    /// there.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn prepare(&self, pieces: &PieceMap, size: u64) -> io::Result<u64> {
         let is_new = self.file.metadata()?.len() == 0;
         self.file.set_len(size)?;
@@ -93,7 +97,7 @@ impl HalfMade {
         Ok(pieces.filter(is_noted).map(|piece| u64::from(piece.length)).sum())
     }
 
-    /// Whether no object is noted as there.
+    /// True if no object is noted as there.
     pub fn is_empty(&self) -> bool {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
@@ -101,7 +105,7 @@ impl HalfMade {
     /// Makes what was written durable.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
@@ -109,7 +113,7 @@ impl HalfMade {
     /// Removes the notes: the file is whole.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn finish(self) -> io::Result<()> {
         fs::remove_file(&self.notes_path)
     }

@@ -5,6 +5,7 @@ use crate::terminal;
 use clap::Args;
 use coulter_daemon::job::Job;
 use coulter_daemon::points::{FsOptions, FsPoint};
+use coulter_overlay::{Remap, SettleWhen};
 use coulter_terminal::Size;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ impl DaemonMount {
             no_suid: has("nosuid"),
             no_dev: has("nodev"),
             no_exec: has("noexec"),
-            overlay: crate::verbs::overlay::options_of(&self.fs_overlay),
+            overlay: options_of(&self.fs_overlay),
         };
         let again = self.fs_again.clone();
         self.fs_directory.clone().map(|directory| FsPoint { directory, options, again })
@@ -82,6 +83,16 @@ impl DaemonMount {
     }
 }
 
+/// The options of an overlay that a daemon was told with `--fs-overlay`, if it is one.
+fn options_of(words: &[String]) -> Option<coulter_overlay::Options> {
+    let [remap, settle] = words else { return None };
+    let named = Remap::NAMED.iter().find(|(word, _)| word == remap);
+    let remap = named.map_or(Remap::default(), |(_, it)| *it);
+    let named = SettleWhen::NAMED.iter().find(|(word, _)| word == settle);
+    let settle = named.map_or(SettleWhen::default(), |(_, it)| *it);
+    Some(coulter_overlay::Options { remap, settle })
+}
+
 /// A command with options of its own, and those of opening that the mounts take.
 pub(crate) fn command_line(
     command: String,
@@ -94,6 +105,7 @@ pub(crate) fn command_line(
         pad_pages: opening.pad_pages,
         tune: opening.tune.clone(),
         metrics: opening.metrics,
+        degraded: coulter::Degraded::ReadOnly,
         ..OpeningOptions::default()
     };
     let shared = shared.words().into_iter().map(|word| word.to_string_lossy().into_owned());

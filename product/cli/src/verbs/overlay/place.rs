@@ -1,28 +1,17 @@
 //! The place of an overlay and of its store.
 
 use crate::error::{CliError, Error};
-use crate::mistyped;
 use crate::terminal;
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use coulter_fuse::files::overlay;
 use coulter_terminal::{Size, fault};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes of a new store at most, and share of the free space, unless somebody says otherwise.
 const STORE_SIZE_MAX: u64 = 8 << 30;
 const STORE_SHARE: u64 = 8;
 /// Bytes of the smallest store that is worth it.
 const STORE_SIZE_MIN: u64 = 256 << 20;
-
-/// What a command line takes for a directory: not the name of a verb, for that is what a person means who writes it
-/// here.
-pub(super) fn parser() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().try_map(|word| match word.to_str().and_then(mistyped::verb_meant) {
-        Some(tip) => Err(format!("{tip}; a directory of that name is ./{}", word.display())),
-        None => Ok(PathBuf::from(word)),
-    })
-}
 
 /// Why no overlay can be put over a directory that something of Coulter's is mounted on, and what to do.
 pub(super) fn why_taken(directory: &Path) -> (&'static str, String) {

@@ -96,8 +96,8 @@ impl SettleChoice {
     }
 }
 
-/// Notes in the hidden directory that the daemon before this one was killed, if it was: there may be files with a
-/// mark that no record names, which `detach` has to find.
+/// Notes in the hidden directory that the daemon before this one was killed, if it was: there
+/// may be files with a mark that no record names, which `detach` has to find.
 fn note_killed(directory: &Path, hidden: &File) -> Result<(), Error> {
     if report(directory).is_some_and(|report| report["was_closed_in_order"] == false) {
         hidden::note_killed(hidden)
