@@ -238,7 +238,8 @@ fn what_a_killed_daemon_of_files_was_started_with_is_offered_and_serves_again() 
     sandbox.signal("files", "KILL");
     let line = offered(&sandbox);
     let expected = format!(
-        "coulter fs mount {} '{}' --cache=back --cache-size=33554432 --options=nosuid,nodev --name=files \
+        "coulter fs mount {} '{}' --cache=back --cache-size=33554432 --options=nosuid,nodev \
+             --name=files \
          '--tune=latency-target=1ms 500us'",
         sandbox.path("files.img").display(),
         mnt.display()

@@ -30,7 +30,8 @@ coulter_terminal::reports! {
         /// A file of an earlier `restore` to the same place, which was cut short or goes on.
         PartExists { path: PathBuf } =>
             fault("cannot make {}", path.display())
-            .why("something is there already: another `restore` writes it, or it is of another copy")
+            .why("something is there already: another `restore` writes it, or it is of another \
+                copy")
             .help("if no `restore` runs, delete it and try again");
         /// A snapshot was to be named, and was not.
         NoName { url: String } =>
