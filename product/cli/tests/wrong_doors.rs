@@ -116,6 +116,8 @@ const SERVERS: &[Wrong] = &[
     ("serve files.img --nbd unix:s", 1, &["already attached", "coulter detach files"]),
     ("serve blank.img", 2, &["--nbd <ADDRESS>"]),
     ("serve blank.img --nbd unix:a --nvme tcp:127.0.0.1:0", 2, &["--nbd", "--nvme"]),
+    ("serve blank.img --nbd unix:a --nvme-keys k", 2, &["--nbd", "--nvme-keys"]),
+    ("serve blank.img --nbd unix:a --discovery", 2, &["--nbd", "--discovery"]),
     ("serve blank.img --nbd unix:", 2, &["the path is missing"]),
     ("serve blank.img --nbd unix:/no/such/socket", 1, &["no such file", "mkdir -p /no/such"]),
     ("serve blank.img --nbd unix:files.img", 1, &["not a socket", "choose another path"]),

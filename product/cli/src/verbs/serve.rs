@@ -18,6 +18,11 @@ use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+/// Options that have a meaning for NVMe hosts only. `requires` would not do: the parser ignores it
+/// if the required option conflicts with one that is given.
+const OF_NVME: [&str; 7] =
+    ["nvme", "nvme_keys", "dh_group", "discovery", "block_size", "queue_depth", "queues"];
+
 /// Serve a volume over NBD or NVMe/TCP until interrupted, for virtual machines and other clients.
 ///
 /// NBD has no passwords here, and NVMe has them only with --nvme-keys: without, every client that reaches
@@ -38,7 +43,8 @@ pub(crate) struct Serve {
 
     /// Where to listen: unix:PATH, tcp:ADDRESS:PORT (port 0 picks a free port), or systemd for a
     /// socket passed by systemd
-    #[arg(long, value_name = "ADDRESS", required_unless_present = "nvme", conflicts_with = "nvme")]
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "nvme",
+          conflicts_with_all = OF_NVME)]
     pub nbd: Option<NbdSocket>,
 
     /// Where to listen for NVMe hosts, instead of --nbd: tcp:ADDRESS:PORT
@@ -181,6 +187,33 @@ fn block_size(text: &str) -> Result<u32, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::{Command, FromArgMatches};
+
+    #[test]
+    fn options_of_one_protocol_are_refused_with_the_other() {
+        let parse = |words: &[&str]| {
+            let line = ["serve", "disk.img"].iter().chain(words);
+            Serve::augment_args(Command::new("serve")).try_get_matches_from(line)
+        };
+        let options: [&[&str]; 7] = [
+            &["--nvme", "tcp:127.0.0.1:0"],
+            &["--nvme-keys", "file"],
+            &["--dh-group", "ffdhe4096"],
+            &["--discovery"],
+            &["--block-size", "4096"],
+            &["--queue-depth", "127"],
+            &["--queues", "8"],
+        ];
+        assert_eq!(options.len(), OF_NVME.len());
+        for option in options {
+            let refused = parse(&[&["--nbd", "unix:a"], option].concat());
+            let text = refused.expect_err("it has no meaning for NBD").to_string();
+            assert!(text.contains(option[0]) && text.contains("--nbd"), "{text}");
+        }
+        let all = [&["--nvme", "tcp:127.0.0.1:0"], options[1], options[2], options[3]].concat();
+        let matches = parse(&all).expect("NVMe has them");
+        assert!(Serve::from_arg_matches(&matches).is_ok_and(|serve| serve.discovery));
+    }
 
     #[test]
     fn an_address_that_others_reach_takes_another_command_line() {
