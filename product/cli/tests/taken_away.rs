@@ -2,6 +2,10 @@
 
 mod sandbox;
 
+use coulter::buffer::Buffer;
+use coulter::service::{Operation, Request, RequestError, Session};
+use coulter_attach_suite::nbd_client::Client;
+use coulter_net::nbd::{Address, ClientOptions};
 use sandbox::{Sandbox, can_mount, is_running, send, skipped, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
@@ -186,10 +190,28 @@ fn a_store_that_is_cut_short_while_it_is_attached_is_noticed_and_told() {
     sandbox.ok(&["create", "disk.img", "--store-size", "256M", "--segment-size", "2M"]);
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox.ok(&["status"]);
+    let address = Address::Unix(sandbox.path("state/disk.nbd"));
+    let mut host = Client::connect(&address, &ClientOptions::default()).expect("it listens");
+    let mut ask = |operation| {
+        let buffer = Buffer::zeroed(if operation == Operation::Flush { 0 } else { 4096 });
+        let length = buffer.len() as u64;
+        host.submit(Request { tag: 1, operation, offset: 0, length, buffer });
+        let mut completions = Vec::new();
+        host.complete(&mut completions, None);
+        completions.pop().expect("it is answered").result
+    };
+    assert_eq!(ask(Operation::Write { fua: true }), Ok(()));
     let store = File::options().write(true).open(sandbox.path("disk.img")).expect("it is there");
     store.set_len(100 << 20).expect("it is writable");
     let error = failure_of(&sandbox, "disk");
     assert!(error.contains("'disk' has failed"), "{error}");
+    assert!(error.contains("of the store are lost, flushed or not"), "{error}");
+    assert!(error.contains("coulter salvage") && !error.contains("is safe"), "{error}");
+    wait_until("flushes fail", || ask(Operation::Flush).is_err());
+    let refused = Err(RequestError::Device { errno: libc::EIO });
+    assert_eq!(ask(Operation::Flush), refused);
+    assert_eq!(ask(Operation::Write { fua: false }), refused);
+    assert_eq!(sandbox.listed()[0]["read_only"], true);
     // Unless a write behind the end came before it was looked at.
     assert!(error.contains("it has 1") && error.contains("MiB of 256 MiB"), "{error}");
     sandbox.fails(1, &["status", "--json"]);

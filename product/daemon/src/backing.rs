@@ -89,6 +89,9 @@ pub trait Backing {
         false
     }
 
+    /// Refuses writes and flushes from now on, because a part of what lies below is lost.
+    fn refuse_writes(&self) {}
+
     /// Asks for a commit to its copy; `false` if it has none.
     fn commit(&self) -> bool {
         false

@@ -112,10 +112,8 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
         Some(waiting) => Entry {
             device: None,
             process: Process::current(),
-            failure: None,
-            in_doubt_bytes: None,
             ending: false,
-            ..waiting.clone()
+            ..waiting.clone().without_failure()
         },
         None => Entry {
             name: choose_name(state, job, &taken)?,
@@ -130,6 +128,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
             read_only: job.opening.read_only,
             failure: None,
             in_doubt_bytes: None,
+            cut_off_bytes: None,
             ending: false,
             acknowledge: job.opening.acknowledge,
             again: job.point.again(),

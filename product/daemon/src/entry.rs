@@ -73,6 +73,9 @@ pub struct Entry {
     /// Bytes of the volume in doubt, if it is degraded: reading them fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_doubt_bytes: Option<u64>,
+    /// Bytes of the store that are lost, if it was cut short while it was attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_off_bytes: Option<u64>,
     /// Whether its daemon is ending: it writes out what hosts have written, and answers no command.
     #[serde(default)]
     pub ending: bool,
@@ -130,6 +133,11 @@ impl Entry {
         Entry { read_only: !state.takes_writes(), failure, in_doubt_bytes, ..self.clone() }
     }
 
+    /// The same of a volume of which nothing has failed yet.
+    pub(crate) fn without_failure(self) -> Entry {
+        Entry { failure: None, in_doubt_bytes: None, cut_off_bytes: None, ..self }
+    }
+
     /// Whether the volume is of the store at `path`; `None` if its file was there, and another one is
     /// there now.
     pub fn is_of(&self, path: &Path) -> Option<bool> {
@@ -174,6 +182,7 @@ impl Entry {
             read_only: false,
             failure: None,
             in_doubt_bytes: None,
+            cut_off_bytes: None,
             ending: false,
             attached_at_unix_seconds: 1,
             metrics: None,

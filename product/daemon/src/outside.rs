@@ -6,6 +6,7 @@ use crate::attach_point;
 use crate::file_identity::FileIdentity;
 use crate::points;
 use crate::state::{Entry, StateDirectory};
+use crate::trouble::Trouble;
 use coulter_terminal::Size;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +23,7 @@ const SECTOR_SIZE: u64 = 512;
 
 /// What is seen from time to time, until this is dropped.
 pub(crate) struct Outside {
-    seen: Arc<Mutex<Option<String>>>,
+    seen: Arc<Mutex<Option<Trouble>>>,
     /// Its end ends the thread.
     _ends: Sender<()>,
 }
@@ -58,13 +59,13 @@ impl Outside {
         Outside { seen, _ends: ends }
     }
 
-    /// What is wrong, in words that follow the name of the volume and "has failed".
-    pub(crate) fn trouble(&self) -> Option<String> {
+    /// The latest finding.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn look(directory: &StateDirectory, entry: &Entry) -> Option<String> {
+fn look(directory: &StateDirectory, entry: &Entry) -> Option<Trouble> {
     let device = entry.device.as_deref()?;
     let told = || match points::gives_directory(entry) {
         true => {
@@ -72,7 +73,7 @@ fn look(directory: &StateDirectory, entry: &Entry) -> Option<String> {
         }
         false => format!("{device} was taken away or given to another: nobody reaches it any more"),
     };
-    (!attach_point::is_still_there(directory, entry)).then(told)
+    (!attach_point::is_still_there(directory, entry)).then(|| Trouble::new(told()))
 }
 
 /// The file or disk that this process has open.
@@ -95,7 +96,7 @@ impl WatchedStore {
         Some(WatchedStore { identity, size, path, had_no_holes })
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn trouble(&self) -> Option<Trouble> {
         let metadata = fs::metadata(&self.path).ok()?;
         if FileIdentity::of(&metadata) != self.identity {
             return None;
@@ -103,14 +104,21 @@ impl WatchedStore {
         let present = match self.identity.inode {
             0 => match size_of_disk(self.identity.device) {
                 Some(size) => size,
-                None => return Some("the disk that it lies on is gone".to_owned()),
+                None => {
+                    return Some(Trouble::new("the disk that it lies on is gone".to_owned()));
+                }
             },
             _ if self.had_no_holes => metadata.len().min(allocated(&metadata)),
             _ => metadata.len(),
         };
-        let (present, needed) = (Size(present), Size(self.size));
-        (present < needed).then(|| {
-            format!("its store was cut short: it has {present} of {needed}, and the rest is lost")
+        (present < self.size).then(|| {
+            let (left, needed) = (Size(present), Size(self.size));
+            Trouble {
+                words: format!(
+                    "its store was cut short: it has {left} of {needed}, and the rest is lost"
+                ),
+                cut_off_bytes: Some(self.size - present),
+            }
         })
     }
 }
@@ -147,7 +155,8 @@ mod tests {
         assert_eq!(store.trouble(), None);
         file.set_len(4096).expect("it is writable");
         let trouble = store.trouble().expect("half of it is gone");
-        assert!(trouble.contains("it has 4 KiB of 8 KiB"), "{trouble}");
+        assert!(trouble.words.contains("it has 4 KiB of 8 KiB"), "{trouble:?}");
+        assert_eq!(trouble.cut_off_bytes, Some(4096));
         file.set_len(16384).expect("it is writable");
         assert_eq!(store.trouble(), None);
         drop(file);
@@ -168,7 +177,7 @@ mod tests {
         file.set_len(1 << 15).expect("it is writable");
         file.write_all_at(&[1; 4096], (1 << 16) - 4096).expect("it is writable");
         let trouble = store.trouble().expect("a part of it is gone");
-        assert!(trouble.contains("it has 36 KiB of 64 KiB"), "{trouble}");
+        assert!(trouble.words.contains("it has 36 KiB of 64 KiB"), "{trouble:?}");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::setting::{self, Setting, Settings};
 use crate::starting;
 use crate::state::{Entry, LOCK, StateDirectory};
 use crate::status::{Facts, overlay_facts};
+use crate::trouble::Trouble;
 use coulter::State;
 use coulter_block::write_out::{WrittenOut, write_out};
 use coulter_system::mounts;
@@ -92,7 +93,7 @@ pub(super) struct Serving {
     /// What others do to its store and its device.
     outside: Outside,
     /// What they have done, as it was told last.
-    trouble: Option<String>,
+    trouble: Option<Trouble>,
     /// What the copy waits for.
     copy_trouble: Option<String>,
 }
@@ -427,19 +428,26 @@ impl Serving {
         if trouble != self.trouble {
             match &trouble {
                 Some(trouble) => {
-                    log::error!(trouble:%; "somebody has done something to the volume")
+                    let words = &trouble.words;
+                    log::error!(trouble:% = words; "somebody has done something to the volume");
                 }
                 None => log::info!("what was done to the volume was undone"),
             }
         }
         let now = self.entry.in_state(&state);
-        let failure = now.failure.clone().or_else(|| trouble.clone());
-        let failure = failure.or_else(|| self.copy_trouble.clone());
+        let cut_off_bytes = trouble.as_ref().and_then(|trouble| trouble.cut_off_bytes);
+        if cut_off_bytes.is_some() && state.takes_writes() {
+            self.backing.refuse_writes();
+        }
+        let mut now = Entry { cut_off_bytes, ..now };
+        for trouble in trouble.iter().cloned().chain(self.copy_trouble.clone().map(Trouble::new)) {
+            trouble.tell(&mut now.failure, &mut now.cut_off_bytes);
+        }
         // What was in doubt when it was opened may be known before this looks for the first time.
-        let is_news = failure != self.entry.failure;
+        let is_news = now.failure != self.entry.failure;
         if state != self.state || trouble != self.trouble || is_news {
             // Whoever lists it does not ask it: it is kept listed as it is now.
-            self.entry = Entry { failure, ..now };
+            self.entry = now;
             (self.state, self.trouble) = (state, trouble);
         }
     }
@@ -500,8 +508,10 @@ impl Serving {
                     Facts::Volume(status) => status.replica.as_ref().and_then(|it| it.trouble()),
                     Facts::Other(_) => None,
                 };
-                if let Some(trouble) = self.outside.trouble().or(copy) {
-                    facts.tell_trouble(trouble);
+                match (self.outside.trouble(), copy) {
+                    (Some(trouble), _) => facts.tell_trouble(trouble),
+                    (None, Some(copy)) => facts.tell_trouble(Trouble::new(copy)),
+                    (None, None) => {}
                 }
                 return Reply::Status(Box::new(facts));
             }

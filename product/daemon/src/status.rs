@@ -10,6 +10,7 @@ use crate::opening::Acknowledge;
 use crate::replication::{ReplicaFacts, UsageFacts};
 use crate::scrub::{ScrubFacts, Stage};
 use crate::state::Entry;
+use crate::trouble::Trouble;
 use coulter_format::BLOCK_SIZE;
 use coulter_terminal::Size;
 use coulter_terminal::{self as terminal, BOLD};
@@ -41,17 +42,16 @@ impl Facts {
         }
     }
 
-    /// Takes note of what is wrong outside of what serves it, unless it can do less for a reason of its own.
-    pub(crate) fn tell_trouble(&mut self, trouble: String) {
-        let entry = match self {
-            Facts::Volume(status) if status.entry.failure.is_none() => {
-                status.state.clone_from(&trouble);
-                &mut status.entry
-            }
-            Facts::Volume(status) => &mut status.entry,
-            Facts::Other(other) => &mut other.entry,
+    /// Takes note of what is wrong outside of what serves it.
+    pub(crate) fn tell_trouble(&mut self, trouble: Trouble) {
+        let (entry, state) = match self {
+            Facts::Volume(status) => (&mut status.entry, Some(&mut status.state)),
+            Facts::Other(other) => (&mut other.entry, None),
         };
-        entry.failure.get_or_insert(trouble);
+        if let (true, Some(state)) = (trouble.goes_before(&entry.failure), state) {
+            state.clone_from(&trouble.words);
+        }
+        trouble.tell(&mut entry.failure, &mut entry.cut_off_bytes);
     }
 
     /// Takes note of the latest scrub.

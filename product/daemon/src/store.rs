@@ -311,6 +311,10 @@ impl Backing for OpenStore {
         self.volume.tune(retuning)
     }
 
+    fn refuse_writes(&self) {
+        self.volume.refuse_writes(libc::EIO);
+    }
+
     fn leave(&self, leaves: bool) {
         let Some((_, shipped)) = &self.replica else { return };
         match leaves {

@@ -142,6 +142,12 @@ impl Engine {
         false
     }
 
+    /// Stops writing for good, as after a failed write with this error number: a part of the store
+    /// is lost.
+    pub fn refuse_writes(&mut self, errno: i32) {
+        self.shared.poison(errno);
+    }
+
     /// Changes when the cleaner works, from its next step on: what it has begun to copy arrives.
     pub fn set_cleaning(&mut self, mode: CleaningMode) {
         self.cleaner.set_mode(mode);

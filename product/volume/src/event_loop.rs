@@ -421,16 +421,15 @@ impl EventLoop {
                 connect(&mut self.sessions, session, Some(outbox));
             }
             Message::Disconnect(session) => self.disconnect(session),
-            Message::Statistics(sender) => {
-                // Whoever asked may have given up.
-                let _ = sender.send(self.statistics());
-            }
+            // Each receiver may have given up.
+            Message::Statistics(sender) => drop(sender.send(self.statistics())),
             Message::Tune(retuning, sender) => {
                 let _ = sender.send(self.tune(retuning));
             }
             Message::Scrub(order, sender) => {
                 let _ = sender.send(self.scrub(order));
             }
+            Message::RefuseWrites(errno) => self.driver().refuse_writes(errno),
             Message::Host(guest) => self.guest = Some(guest),
             Message::End(ending) => self.begin_end(ending),
         }
@@ -601,7 +600,8 @@ impl EventLoop {
             }
             // It runs all the same: somebody counts on that.
             Message::Host(guest) => self.guest = Some(guest),
-            Message::Disconnect(_) | Message::Tune(..) | Message::Scrub(..) | Message::End(_) => {}
+            Message::Disconnect(_) | Message::Tune(..) | Message::Scrub(..) => {}
+            Message::RefuseWrites(_) | Message::End(_) => {}
         }
     }
 }

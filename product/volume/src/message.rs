@@ -64,6 +64,8 @@ pub(crate) enum Message {
     Tune(Retuning, SyncSender<Tuning>),
     /// Begin or end a scrub, and tell how far it is.
     Scrub(ScrubOrder, SyncSender<Scrub>),
+    /// Refuse writes and flushes with this error number.
+    RefuseWrites(i32),
     /// Run this on the loop's thread.
     Host(Guest),
     /// Stop.

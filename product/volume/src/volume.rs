@@ -108,6 +108,13 @@ impl Volume {
         sent.ok().and_then(|()| receiver.recv().ok())
     }
 
+    /// Refuses writes and flushes with this error number from now on, because something outside has
+    /// taken a part of the store. Reads go on.
+    pub fn refuse_writes(&self, errno: i32) {
+        // A volume that has ended refuses everything.
+        let _ = self.shared.mailbox.try_send(Message::RefuseWrites(errno));
+    }
+
     /// Ends it in order: requests that were handed over are finished, later ones complete with
     /// `Closed`, a checkpoint is written, the device is closed. A guest only asks for this: the volume
     /// ends when it has returned.

@@ -41,6 +41,13 @@ coulter_terminal::reports! {
             .why("{failure}")
             .help("what was flushed before is safe; mend that, then `coulter detach {name}` and \
                 attach it again");
+        /// The store was cut short while it was attached.
+        CutShort { name: String, failure: String, lost_bytes: u64, store: PathBuf } =>
+            fault("'{name}' has failed")
+            .why("{failure}")
+            .help("{} of the store are lost, flushed or not, and writes are refused; copy what \
+                can be read, then `coulter detach {name}`; `coulter salvage {}` finds what is left",
+                Size(*lost_bytes), terminal::word(store));
         /// The file system below a store is full.
         WaitsForSpace { name: String, store: PathBuf } =>
             fault("'{name}' waits for space below")
@@ -200,11 +207,14 @@ impl DaemonError {
     /// Why the volume of `entry` can do less than it was attached for, if it can.
     pub fn less(entry: &Entry) -> Option<DaemonError> {
         let (name, failure) = (entry.name.clone(), entry.failure.clone()?);
-        Some(match entry.in_doubt_bytes {
-            Some(in_doubt) => {
+        Some(match (entry.cut_off_bytes, entry.in_doubt_bytes) {
+            (Some(lost_bytes), _) => {
+                DaemonError::CutShort { name, failure, lost_bytes, store: entry.store.clone() }
+            }
+            (None, Some(in_doubt)) => {
                 DaemonError::Degraded { name, failure, remedy: degraded::remedy(entry, in_doubt) }
             }
-            None => DaemonError::Failed { name, failure },
+            (None, None) => DaemonError::Failed { name, failure },
         })
     }
 

@@ -236,6 +236,11 @@ impl Driver {
         self.ended
     }
 
+    /// Refuses writes and flushes from now on.
+    pub(crate) fn refuse_writes(&mut self, errno: i32) {
+        self.engine.refuse_writes(errno);
+    }
+
     /// Requests accepted and not finished.
     pub(crate) fn job_count(&self) -> usize {
         self.jobs.count()
