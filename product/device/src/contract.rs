@@ -58,6 +58,7 @@
 
 use crate::command::{Command, Completion, Properties, Region, Wait};
 use crate::read_source::ReadSource;
+use crate::revocation::Revocation;
 use crate::wake::Waker;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -123,6 +124,12 @@ pub unsafe trait Device: Send {
     fn read_source(&self) -> Option<ReadSource> {
         None
     }
+
+    /// Tells any thread that the content has become another host's; `None` if that cannot happen. Whoever keeps
+    /// any of it in memory answers nothing from there afterwards. A device around a device passes it on.
+    fn revocation(&self) -> Option<Revocation> {
+        None
+    }
 }
 
 // SAFETY: it is the device in the box.
@@ -149,5 +156,8 @@ unsafe impl<D: Device + ?Sized> Device for Box<D> {
     }
     fn read_source(&self) -> Option<ReadSource> {
         (**self).read_source()
+    }
+    fn revocation(&self) -> Option<Revocation> {
+        (**self).revocation()
     }
 }

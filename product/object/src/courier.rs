@@ -9,6 +9,8 @@
 //! - A request that panics is one that failed. A thread that ends by a panic says so: nothing waits for it in vain.
 //! - After a failure fewer objects are sent at once: several that share a slow line may all be too slow.
 
+mod look;
+
 use crate::bucket::{Bucket, BucketError, GuardedBucket, Tag};
 use crate::clerk::Clerk;
 use crate::history::ReplicaError;
@@ -17,8 +19,8 @@ use crate::layout::{Manifest, VolumeId, VolumeRecord, data};
 use crate::marks::Marks;
 use crate::names::{CommitId, ManifestId, Source};
 use crate::publish::{self, Outcome, Patience};
-use crate::shipper::JobId;
-use coulter_device::Waker;
+use crate::shipper::{JobId, Settings};
+use coulter_device::{Revocation, Waker};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -52,6 +54,8 @@ pub enum Worker {
     Put,
     /// Keeps manifests, the volume's record, and deletes.
     Clerk,
+    /// Looks whether another host has the volume.
+    Look,
     /// Keeps the marks.
     Marks,
     /// Wakes the device's thread.
@@ -64,6 +68,7 @@ impl Worker {
         match self {
             Worker::Put => "coulter-put",
             Worker::Clerk => "coulter-clerk",
+            Worker::Look => "coulter-look",
             Worker::Marks => "coulter-marks",
             Worker::Clock => "coulter-clock",
         }
@@ -71,7 +76,7 @@ impl Worker {
 
     /// Whether it may wait for the bucket.
     fn asks_the_bucket(self) -> bool {
-        matches!(self, Worker::Put | Worker::Clerk)
+        matches!(self, Worker::Put | Worker::Clerk | Worker::Look)
     }
 }
 
@@ -131,6 +136,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     waker: Waker,
+    /// Set once another host has the volume.
+    revocation: Revocation,
 }
 
 #[derive(Debug)]
@@ -243,9 +250,10 @@ impl Courier {
         record: VolumeRecord,
         tag: Tag,
         marks: Marks,
-        thread_count: usize,
+        settings: &Settings,
         waker: Waker,
     ) -> io::Result<Courier> {
+        let thread_count = settings.captures_max + 1;
         let bucket: Arc<dyn Bucket> = Arc::new(GuardedBucket(bucket));
         let state = State {
             is_over: false,
@@ -255,9 +263,15 @@ impl Courier {
             sent_count: 0,
             sent_max: thread_count,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), waker });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            waker,
+            revocation: Revocation::default(),
+        });
         let (report, reports) = channel();
         let volume = record.volume;
+        let epoch = record.newest().map_or(0, |newest| newest.epoch);
         let (objects, parcels) = channel::<Parcel>();
         let (papers, paper_work) = channel();
         let (mark, mark_work) = channel();
@@ -281,6 +295,11 @@ impl Courier {
             };
             courier.start_worker(Worker::Put, &report, put)?;
         }
+        let (looked_at, shared_of_look, every) =
+            (bucket.clone(), shared.clone(), settings.look_every);
+        courier.start_worker(Worker::Look, &report, move |report| {
+            look::look_out(&*looked_at, (volume, epoch), every, &shared_of_look, report);
+        })?;
         let clerk = Clerk::new(bucket, record, tag);
         let shared_of_clerk = shared.clone();
         courier.start_worker(Worker::Clerk, &report, move |report| {
@@ -356,6 +375,11 @@ impl Courier {
             drop(state);
             self.shared.changed.notify_all();
         }
+    }
+
+    /// Tells that another host has the volume.
+    pub(crate) fn revocation(&self) -> Revocation {
+        self.shared.revocation.clone()
     }
 
     /// A handle for whoever asks what the bucket does.
@@ -495,7 +519,10 @@ fn keep_papers(
         };
         let done = match done {
             Ok(done) => done,
-            Err(ReplicaError::TakenOver) => Some(Report::Fenced),
+            Err(ReplicaError::TakenOver) => {
+                shared.revocation.revoke();
+                Some(Report::Fenced)
+            }
             // Damaged pins: nothing is deleted any more, which costs space and no data.
             Err(_) if !shared.lock().is_over => None,
             Err(_) => return,

@@ -7,7 +7,9 @@
 //!   had completed before its submission was created.
 //! - A bucket that fails holds up commits and, with `Ack::Remote`, flushes; it fails nothing. When too much
 //!   waits to be shipped, writers wait.
-//! - When another host has taken the volume over, every command fails with `Gone`, reads too.
+//! - When another host has taken the volume over, every command fails with `Gone`, reads too, and the
+//!   [`Revocation`] tells a volume that it must not answer from memory either. This is looked for every
+//!   [`look_every`](Settings::look_every), also of a host that ships nothing.
 //! - What cannot be read back is shipped as zeros only if the device can still read its first block. A device that
 //!   is gone ships nothing any more: the copy stays what it was.
 //! - A chunk's mark is durable before the chunk changes ([`crate::marks`]).
@@ -40,7 +42,7 @@ use crate::shipper::{Ack, Action, JobId, Lag, Settings, Shipper};
 use crate::takeover::Claim;
 use coulter_device::{
     AlignedMemory, Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind,
-    Properties, Region, Wait, Waker,
+    Properties, Region, Revocation, Wait, Waker,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -142,9 +144,8 @@ impl<D: Device> ShippedDevice<D> {
         let marked: BTreeSet<u64> = marks.iter().collect();
         let shipper = Shipper::new(settings, claim.record.volume, claim.history, unsure);
         let waker = inner.waker();
-        let threads = settings.captures_max + 1;
         let courier =
-            Courier::start(bucket, claim.record, claim.tag, marks, threads, waker.clone())
+            Courier::start(bucket, claim.record, claim.tag, marks, &settings, waker.clone())
                 .map_err(ReplicaError::Threads)?;
         let replica = Replica::new(courier.outlook(), waker);
         let depth = inner.properties().queue_depth;
@@ -275,6 +276,7 @@ impl<D: Device> ShippedDevice<D> {
         }
         self.read_on();
         if self.shipper.is_fenced() {
+            self.courier.revocation().revoke();
             self.fail_all();
         } else {
             self.release();
@@ -647,6 +649,10 @@ unsafe impl<D: Device> Device for ShippedDevice<D> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn revocation(&self) -> Option<Revocation> {
+        Some(self.courier.revocation())
     }
 }
 

@@ -23,7 +23,7 @@ use crate::marks::Marks;
 use crate::pieces::PieceMap;
 use coulter_device::{
     AlignedMemory, Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind,
-    Properties, Region, Wait, Waker,
+    Properties, Region, Revocation, Wait, Waker,
 };
 use fetcher::{Fetched, Fetcher, Report};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -526,6 +526,10 @@ unsafe impl<D: Device> Device for FillingDevice<D> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn revocation(&self) -> Option<Revocation> {
+        self.inner.revocation()
     }
 }
 

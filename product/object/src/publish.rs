@@ -26,6 +26,16 @@ pub trait Patience {
     fn ends(&self) {}
 }
 
+/// For what is asked again before long anyway.
+#[derive(Clone, Copy, Debug)]
+pub struct Once;
+
+impl Patience for Once {
+    fn wait(&self, _tries: u32, _error: &BucketError) -> bool {
+        false
+    }
+}
+
 /// For commands that a person waits for: a service that does not answer is asked for a few seconds, one that answers
 /// that it is overloaded for a few minutes.
 #[derive(Clone, Copy, Debug)]

@@ -342,6 +342,22 @@ pub fn give_up(
     Ok(history.newest_commit)
 }
 
+/// Whether another host has the volume instead of the one of `epoch`: it may have written since, and what that host
+/// still holds is of the past. A claim that has not begun may yet come to nothing.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn is_another_hosts(
+    bucket: &dyn Bucket,
+    volume: VolumeId,
+    epoch: u64,
+    patience: &dyn Patience,
+) -> Result<bool, ReplicaError> {
+    let (record, _) = history::record(bucket, patience)?;
+    let is_later = |one: &Epoch| one.stage == Stage::Begun && one.epoch > epoch;
+    Ok(record.volume != volume || record.epochs.iter().any(is_later))
+}
+
 /// Replaces the record by what it is now; returns the new version's tag.
 ///
 /// # Errors

@@ -2,12 +2,13 @@
 
 mod stamped;
 
+use coulter::service::{Change, RequestError};
 use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
 use coulter_object::device::Opening;
 use coulter_object::names::CommitId;
 use coulter_object::publish::Briefly;
-use coulter_object::{Bucket, ReplicaError, Settings, ShippedDevice, history, takeover};
-use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship};
+use coulter_object::{Ack, Bucket, ReplicaError, Settings, ShippedDevice, history, takeover};
+use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship, wait_until};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -152,6 +153,50 @@ fn a_claim_of_its_own_that_a_crash_cut_short_keeps_no_store_out() {
     let refused = again(|_| false);
     assert!(matches!(refused, Err(ReplicaError::InUse(_))), "a copy of it may run: {refused:?}");
     again(|_| true).expect("it is this store's claim");
+}
+
+/// A host that ships nothing, and what it answers after another has taken the volume over.
+fn answers_after_a_take_over(ack: Ack) {
+    let bucket: Arc<dyn Bucket> = Arc::new(MemoryBucket::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let settings = Settings { ack, ..BUSY };
+    let inner = store.open().expect("it is free");
+    let (device, replica) = ship(inner, &bucket, settings, marks(folder.path()));
+    let volume = open(device);
+    volume.write_at(0, &[1; 8192]).expect("it is written");
+    volume.flush().expect("nothing fails");
+    replica.commit();
+    wait_until("all is shipped", || replica.status().is_idle);
+    takeover::claim(&*bucket, "other", 0, &Briefly).expect("nobody else claims");
+    wait_until("it is told", || replica.status().is_fenced);
+    let mut bytes = [0; 4096];
+    let far = volume.size() / 2;
+    let discard = Change::Discard { offset: far, length: 4096 };
+    let answers = [
+        ("a read", volume.read_at(0, &mut bytes)),
+        ("a read of what is not mapped", volume.read_at(far, &mut bytes)),
+        ("a part of a block", volume.read_at(far, &mut bytes[..512])),
+        ("a write", volume.write_at(0, &[2; 4096])),
+        ("a discard", volume.discard(4096, 4096)),
+        ("a discard of what is not mapped", volume.discard(far, 4096)),
+        ("zeros", volume.write_zeroes(far, 4096)),
+        ("a flush", volume.flush()),
+        ("extents", volume.extents(0, far).map(drop)),
+        ("exact extents", volume.exact_extents(0, far).map(drop)),
+        ("several", volume.write_many(&[discard], &[], false)),
+        ("a read with its extents", volume.read_present_at(far, &mut bytes).map(drop)),
+    ];
+    for (what, answer) in answers {
+        let is_gone = matches!(answer, Err(RequestError::Device { .. }));
+        assert!(is_gone, "{what} is answered with {answer:?}");
+    }
+}
+
+#[test]
+fn a_host_that_ships_nothing_learns_of_a_take_over_and_answers_nothing_any_more() {
+    answers_after_a_take_over(Ack::Remote);
+    answers_after_a_take_over(Ack::Local);
 }
 
 /// Names that a history is first asked for.

@@ -1,11 +1,16 @@
 //! A session's requests on their way in: checked, gathered, and either handed over or refused.
 //! What is senseless completes here, without troubling the loop.
+//!
+//! # Invariants
+//! - Once the device's content is another host's ([`Revocation`]) no completion is a success: also of what needs no
+//!   device, such as a read of blocks that are not mapped, and of what was under way then.
 
 use crate::many::Many;
 use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
 use crate::service::{BLOCK_SIZE, Change, Completion, Operation, RequestError, Session};
 use crate::validity::{self, ByteRange};
+use coulter_device::{DeviceError, DeviceErrorKind, Revocation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -23,13 +28,30 @@ pub(crate) struct Intake {
     pub(crate) outstanding: usize,
     /// See [`Session::hold_writes`].
     pub(crate) holds_writes: bool,
+    revocation: Option<Revocation>,
 }
 
 impl Intake {
     /// For a session with a volume of so many bytes.
-    pub(crate) fn new(session: Option<SessionId>, size: u64) -> Intake {
+    pub(crate) fn new(
+        session: Option<SessionId>,
+        size: u64,
+        revocation: Option<Revocation>,
+    ) -> Intake {
         let (queued, refused) = (VecDeque::new(), Vec::new());
-        Intake { size, session, queued, refused, outstanding: 0, holds_writes: false }
+        let (outstanding, holds_writes) = (0, false);
+        Intake { size, session, queued, refused, outstanding, holds_writes, revocation }
+    }
+
+    /// Fails if the content has become another host's.
+    fn check_is_ours(&self) -> Result<(), RequestError> {
+        match self.revocation.as_ref().is_some_and(Revocation::is_revoked) {
+            true => {
+                let errno = DeviceError::of(DeviceErrorKind::Gone).errno;
+                Err(RequestError::Device { errno })
+            }
+            false => Ok(()),
+        }
     }
 
     /// The number of the session, if the volume has given it one.
@@ -67,7 +89,7 @@ impl Intake {
             begun_ns: 0,
             is_held: self.holds_writes,
         };
-        match checked {
+        match checked.and_then(|()| self.check_is_ours()) {
             Ok(()) => self.queued.push_back(submission),
             Err(error) => self.refused.push(submission.refused(error)),
         }
@@ -78,7 +100,8 @@ impl Intake {
         self.outstanding += 1;
         let session = self.session.unwrap_or(SessionId(u32::MAX));
         let length = memory.length() as u64;
-        let (many, refusal) = match Many::new(changes, length, self.size) {
+        let checked = Many::new(changes, length, self.size);
+        let (many, refusal) = match self.check_is_ours().and(checked) {
             Ok(many) => (Some(Arc::new(many)), None),
             Err(error) => (None, Some(error)),
         };
@@ -129,6 +152,12 @@ impl Intake {
         let before = out.len();
         out.append(&mut self.refused);
         others(out);
+        if let Err(error) = self.check_is_ours() {
+            for completion in out[before..].iter_mut().filter(|one| one.result.is_ok()) {
+                completion.result = Err(error);
+                completion.extents.clear();
+            }
+        }
         self.outstanding -= out.len() - before;
         out.len() > before
     }

@@ -200,7 +200,7 @@ fn open(
     settings.config.growth = growth;
     // Whoever asks is on the loop's own thread.
     settings.read_cache = 0;
-    let shared = Arc::new(Shared::new(device.waker()).map_err(OpenErrorKind::Resources)?);
+    let shared = Arc::new(Shared::new(&*device).map_err(OpenErrorKind::Resources)?);
     let event_loop = EventLoop::open(device, &settings, shared.clone())?;
     let geometry = event_loop.geometry().clone();
     let event_loop = Rc::new(RefCell::new(event_loop));

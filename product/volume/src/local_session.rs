@@ -29,7 +29,7 @@ impl LocalSession {
             let mut event_loop = event_loop.borrow_mut();
             (event_loop.connect(), event_loop.geometry().volume_size_bytes)
         };
-        let intake = Intake::new(id, size);
+        let intake = Intake::new(id, size, shared.revocation());
         LocalSession { event_loop, shared, intake, descriptor: Descriptors::default() }
     }
 

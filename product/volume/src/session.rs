@@ -29,7 +29,8 @@ impl VolumeSession {
         let outbox = Arc::new(Outbox::default());
         let id = shared.mailbox.try_connect(outbox.clone());
         let direct = RefCell::new(DirectReads::new(shared.clone()));
-        VolumeSession { shared, outbox, intake: Intake::new(id, size), direct }
+        let intake = Intake::new(id, size, shared.revocation());
+        VolumeSession { shared, outbox, intake, direct }
     }
 
     /// Moves completions that are there to `out`; returns whether there were any.

@@ -6,7 +6,7 @@ use crate::direct::Direct;
 use crate::failures::Failures;
 use crate::mailbox::Mailbox;
 use crate::statistics::Statistics;
-use coulter_device::Waker;
+use coulter_device::{Device, Revocation};
 use rustix::event::{EventfdFlags, eventfd};
 use std::fmt;
 use std::io;
@@ -125,16 +125,18 @@ pub(crate) struct Shared {
     last: Mutex<Statistics>,
     /// What clients need to read by themselves, while the volume is open.
     direct: Mutex<Option<Arc<Direct>>>,
+    /// Tells that the content has become another host's.
+    revocation: Option<Revocation>,
 }
 
 impl Shared {
-    /// What a loop that `waker` wakes shares with others.
+    /// What the loop on a device shares with others.
     ///
     /// # Errors
     /// When the process has no descriptor left.
-    pub(crate) fn new(waker: Waker) -> io::Result<Shared> {
+    pub(crate) fn new(device: &dyn Device) -> io::Result<Shared> {
         Ok(Shared {
-            mailbox: Mailbox::new(waker),
+            mailbox: Mailbox::new(device.waker()),
             ready: eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             quiet: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             has_guest: AtomicBool::new(false),
@@ -147,6 +149,7 @@ impl Shared {
             failures: Mutex::default(),
             last: Mutex::default(),
             direct: Mutex::default(),
+            revocation: device.revocation(),
         })
     }
 
@@ -234,6 +237,11 @@ impl Shared {
     /// Lets clients read by themselves, or no longer.
     pub(crate) fn set_direct(&self, direct: Option<Arc<Direct>>) {
         *lock(&self.direct) = direct;
+    }
+
+    /// Tells that the content has become another host's; `None` if that cannot happen.
+    pub(crate) fn revocation(&self) -> Option<Revocation> {
+        self.revocation.clone()
     }
 
     pub(crate) fn state(&self) -> State {

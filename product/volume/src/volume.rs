@@ -205,7 +205,7 @@ impl Volume {
 
 fn open(device: Box<dyn Device>, options: OpenOptions) -> Result<Volume, OpenErrorKind> {
     let settings = options.settings_for(&*device)?;
-    let shared = Arc::new(Shared::new(device.waker()).map_err(OpenErrorKind::Resources)?);
+    let shared = Arc::new(Shared::new(&*device).map_err(OpenErrorKind::Resources)?);
     let (opened, receiver) = sync_channel(1);
     let (ends, ended) = sync_channel(1);
     let loop_shared = shared.clone();

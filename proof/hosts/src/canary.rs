@@ -31,6 +31,8 @@ pub enum Canary {
     HorizonIgnored,
     /// A host that was taken over takes the volume back because the other one has not committed yet.
     TakenBack,
+    /// A host that finds at a look that another has the volume goes on answering.
+    LookIgnored,
     /// The bucket creates what is there already.
     CarelessCreation,
     /// The bucket swaps whatever is there.
@@ -39,7 +41,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 16] = [
+    pub const ALL: [Canary; 17] = [
         Canary::EarlyAnswer,
         Canary::FenceDeleted,
         Canary::NameReused,
@@ -54,6 +56,7 @@ impl Canary {
         Canary::StaleKept,
         Canary::HorizonIgnored,
         Canary::TakenBack,
+        Canary::LookIgnored,
         Canary::CarelessCreation,
         Canary::CarelessSwap,
     ];

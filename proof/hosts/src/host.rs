@@ -43,6 +43,7 @@ const SETTINGS: Settings = Settings {
     captures_max: 2,
     keep_max: 0,
     manifest_every: 3,
+    look_every: Duration::from_secs(1),
 };
 
 /// Why a life has ended before its plan.
@@ -162,6 +163,7 @@ impl Host {
                 }
                 Ok(())
             }
+            Op::Look => self.look(),
             Op::Keep(name) => self.keep(&format!("pin {name}")),
             Op::GiveUp(name) => self.give_up(&format!("pin {name}")),
             Op::PowerCut => Err(Ended::Lost),
@@ -379,6 +381,22 @@ impl Host {
             steps += 1;
             assert!(steps < STEPS_MAX, "a flush is answered some time");
         }
+        Ok(())
+    }
+
+    /// Looks whether the volume is its own still, and answers a read if so.
+    fn look(&mut self) -> Result<(), Ended> {
+        let Live { volume, epoch, .. } = *self.live();
+        match takeover::is_another_hosts(&*self.bucket, volume, epoch, &Once) {
+            Ok(true) if self.canary() != Some(Canary::LookIgnored) => return Err(self.fenced()),
+            Ok(_) => {}
+            Err(_) if self.shared.is_over(self.index) => return Err(Ended::Lost),
+            // It knows no more than before.
+            Err(_) => return Ok(()),
+        }
+        let mut state = self.shared.lock();
+        let checked = state.oracle.answers(epoch);
+        state.check(checked);
         Ok(())
     }
 

@@ -102,6 +102,19 @@ impl Oracle {
         }
     }
 
+    /// The host of an epoch answers from what it holds, having looked whether the volume is its own.
+    ///
+    /// # Errors
+    /// What is broken.
+    pub fn answers(&self, epoch: u64) -> Result<(), String> {
+        match self.lives.last_key_value() {
+            Some((newest, _)) if *newest > epoch => {
+                Err(format!("epoch {epoch} answers though epoch {newest} has begun"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// After a power cut the local device holds this.
     ///
     /// # Errors

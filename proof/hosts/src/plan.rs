@@ -22,6 +22,8 @@ pub enum Op {
     Flush,
     /// Does some of what waits to be done in the background.
     Work(usize),
+    /// Looks whether it has the volume still, as it does now and then, and answers a read if so.
+    Look,
     /// Keeps the newest state under the name of this number.
     Keep(usize),
     /// Gives it up.
@@ -59,7 +61,8 @@ fn op(random: &mut Random) -> Op {
         0..45 => Op::Write(cell),
         45..50 => Op::Discard(cell),
         50..68 => Op::Flush,
-        68..82 => Op::Work(1 + random.below(6) as usize),
+        68..78 => Op::Work(1 + random.below(6) as usize),
+        78..82 => Op::Look,
         82..87 => Op::Keep(name),
         87..89 => Op::GiveUp(name),
         89..94 => Op::PowerCut,

@@ -2,6 +2,7 @@
 
 use crate::command::{Command, CommandKind, Completion, Properties, Region, Wait};
 use crate::contract::Device;
+use crate::revocation::Revocation;
 use crate::slots::Slots;
 use crate::wake::Waker;
 use std::io;
@@ -108,6 +109,10 @@ unsafe impl<D: Device> Device for CountingDevice<D> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn revocation(&self) -> Option<Revocation> {
+        self.inner.revocation()
     }
 }
 

@@ -22,6 +22,7 @@ use crate::blocking;
 use crate::command::{Command, CommandKind, Completion, Properties, Region, SECTOR_SIZE, Wait};
 use crate::contract::Device;
 use crate::device_error::{DeviceError, DeviceErrorKind};
+use crate::revocation::Revocation;
 use crate::wake::Waker;
 use fastrand::Rng;
 use std::collections::BTreeMap;
@@ -389,6 +390,10 @@ unsafe impl<D: Device> Device for CutDevice<D> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn revocation(&self) -> Option<Revocation> {
+        self.inner.revocation()
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::command::{Command, CommandKind, Completion, Properties, Region, SECTOR_SIZE, Wait};
 use crate::contract::Device;
 use crate::device_error::{DeviceError, DeviceErrorKind};
+use crate::revocation::Revocation;
 use crate::slots::Slots;
 use crate::wake::Waker;
 use fastrand::Rng;
@@ -434,6 +435,10 @@ unsafe impl<D: Device> Device for FaultyDevice<D> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn revocation(&self) -> Option<Revocation> {
+        self.inner.revocation()
     }
 }
 

@@ -14,6 +14,7 @@
 use crate::alarm::Alarm;
 use crate::command::{Command, CommandKind, Completion, Properties, Region, Wait};
 use crate::contract::Device;
+use crate::revocation::Revocation;
 use crate::slots::Slots;
 use crate::wake::{Deadline, Waker};
 use std::cmp::Reverse;
@@ -221,6 +222,10 @@ unsafe impl<D: Device> Device for SlowDevice<D> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn revocation(&self) -> Option<Revocation> {
+        self.inner.revocation()
     }
 }
 

@@ -4,6 +4,7 @@
 
 use crate::command::{Command, CommandKind, Completion, Properties, Region, Wait};
 use crate::contract::Device;
+use crate::revocation::Revocation;
 use crate::slots::Slots;
 use crate::wake::Waker;
 use std::io::{self, Write};
@@ -163,6 +164,10 @@ unsafe impl<D: Device, S: TraceSink> Device for TracedDevice<D, S> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn revocation(&self) -> Option<Revocation> {
+        self.inner.revocation()
     }
 }
 

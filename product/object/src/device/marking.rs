@@ -4,7 +4,7 @@ use super::{CHUNK_SIZE, ReplicaError};
 use crate::marks::{Marks, Owner};
 use coulter_device::{
     Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind, Properties, Region,
-    Wait, Waker,
+    Revocation, Wait, Waker,
 };
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -90,5 +90,9 @@ unsafe impl<D: Device> Device for MarkingDevice<D> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn revocation(&self) -> Option<Revocation> {
+        self.inner.revocation()
     }
 }

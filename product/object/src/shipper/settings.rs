@@ -41,6 +41,8 @@ pub struct Settings {
     pub keep_max: u64,
     /// Commits between manifests.
     pub manifest_every: u64,
+    /// Time between two looks at whether another host has taken the volume over, idle or not.
+    pub look_every: Duration,
 }
 
 impl Settings {
@@ -55,6 +57,7 @@ impl Settings {
         captures_max: 8,
         keep_max: 64 << 20,
         manifest_every: 256,
+        look_every: Duration::from_secs(5),
     };
 
     /// Stops at settings that contradict each other.

@@ -40,6 +40,7 @@ pub(crate) const BUSY: Settings = Settings {
     captures_max: 3,
     keep_max: 1 << 20,
     manifest_every: 7,
+    look_every: Duration::from_millis(50),
 };
 
 pub(crate) fn new_store() -> MemoryStore {
