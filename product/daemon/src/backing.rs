@@ -84,8 +84,9 @@ pub trait Backing {
     /// It is about to be closed, and nobody uses it. `false`: it goes on after all.
     fn leave(&self, _leaves: bool) {}
 
-    /// Changes what flushes wait for, at once; `false` if it has no copy that follows.
-    fn acknowledge(&self, _replication: &Replication) -> bool {
+    /// Changes how its copy is kept, at once and where it is; `false` if it has no copy that
+    /// follows.
+    fn adjust(&self, _replication: &Replication) -> bool {
         false
     }
 

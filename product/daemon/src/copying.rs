@@ -104,13 +104,9 @@ impl CopyOrder {
         }))
     }
 
-    /// Whether it changes nothing but what a flush waits for, which needs no new opening of the store.
-    pub(crate) fn only_acknowledges(&self) -> bool {
-        let CopyOrder::Keep { url, waits, every_ms, lag_max, keep_max, reseed } = self else {
-            return false;
-        };
-        let others = [every_ms, lag_max, keep_max];
-        waits.is_some() && url.is_none() && !reseed && others.iter().all(|other| other.is_none())
+    /// Whether it changes nothing but settings, which needs no new opening of the store.
+    pub(crate) fn only_adjusts(&self) -> bool {
+        matches!(self, CopyOrder::Keep { url: None, reseed: false, .. })
     }
 
     /// The order that leads to this replication from any other.

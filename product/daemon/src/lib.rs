@@ -71,6 +71,7 @@ pub mod status;
 mod steps;
 pub mod store;
 pub mod store_fate;
+mod trial;
 mod trouble;
 mod uevent;
 

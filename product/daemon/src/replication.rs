@@ -17,7 +17,7 @@ use coulter_object::marks::{Marks, Owner};
 use coulter_object::probe;
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
-use coulter_object::{Ack, Replica, ReplicaError, Settings, ShippedDevice, Url};
+use coulter_object::{Ack, Pace, Replica, ReplicaError, Settings, ShippedDevice, Url};
 use coulter_object::{history, lineage};
 use coulter_system::{private, sparse};
 use serde::{Deserialize, Serialize};
@@ -185,33 +185,37 @@ impl Replication {
             url: self.url.to_string(),
             reason,
         };
+        let unusable = |error: ReplicaError| match error {
+            ReplicaError::Bucket(error) => OpenError::NoBucket {
+                path: path.to_owned(),
+                url: self.url.to_string(),
+                reason: error.to_string(),
+            },
+            error => refused(error.to_string()),
+        };
         if self.cache.is_none() {
             cache::refuse_incomplete(path)?;
         }
         let is_filled = !cache::is_incomplete(path);
         self.check_place(path)?;
-        let bucket =
-            coulter_object::lineage::open(&self.url, is_filled, &Briefly).map_err(|error| {
-                OpenError::NoBucket {
-                    path: path.to_owned(),
-                    url: self.url.to_string(),
-                    reason: error.to_string(),
-                }
-            })?;
+        let bucket = coulter_object::lineage::open(&self.url, is_filled, &Briefly)
+            .map_err(|error| unusable(error.into()))?;
         let bucket = MeteredBucket::new(bucket);
         let meter = bucket.meter();
         let bucket: Arc<dyn Bucket> = Arc::new(bucket);
         let is_new = match coulter_object::history::record(&*bucket, &Briefly) {
             Ok(_) => false,
             Err(ReplicaError::NoVolume) => true,
-            Err(error) => return Err(refused(error.to_string()).into()),
+            Err(error) => return Err(unusable(error).into()),
         };
         let probed = if is_new { probe::race(&*bucket) } else { probe::sequence(&*bucket) };
         match probed {
             // A bucket that does not answer now is waited for later, as in every outage; a new copy needs
             // one that does.
             Err(probe::ProbeError::Bucket(error))
-                if !is_new && error.kind == BucketErrorKind::Busy => {}
+                if !is_new
+                    && matches!(error.kind, BucketErrorKind::Busy | BucketErrorKind::Silent) => {}
+            Err(probe::ProbeError::Bucket(error)) => return Err(unusable(error.into()).into()),
             other => other.map_err(|error| refused(error.to_string()))?,
         }
         let cautions = if is_new { bucket.cautions() } else { Vec::new() };
@@ -243,8 +247,7 @@ impl Replication {
             remember(path, Some(self));
             return Ok((device, Shipped { replica, fill: Some(fill), meter, cautions }));
         }
-        let (device, replica) =
-            ShippedDevice::open(device, opening).map_err(|error| refused(error.to_string()))?;
+        let (device, replica) = ShippedDevice::open(device, opening).map_err(unusable)?;
         remember(path, Some(self));
         Ok((Box::new(device), Shipped { replica, fill: None, meter, cautions }))
     }
@@ -287,9 +290,14 @@ impl Replication {
     }
 
     fn settings(&self) -> Settings {
+        Settings { ack: self.ack, ..Settings::DEFAULT }.at(self.pace())
+    }
+
+    /// The settings that change without a new opening.
+    pub(crate) fn pace(&self) -> Pace {
         let lag_max = self.lag_max.max(Settings::DEFAULT.object_size);
-        let Replication { ack, every, keep_max, .. } = *self;
-        Settings { ack, every, lag_max, keep_max, ..Settings::DEFAULT }
+        let Replication { every, keep_max, .. } = *self;
+        Pace { every, lag_max, keep_max }
     }
 
     /// What to tell of the copy now.

@@ -30,6 +30,7 @@ use crate::status::Facts;
 use coulter_system::raw::EndSignals;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Serves `job` until it is told to end. `ready` is called once the device answers. Gives back what
 /// is known at the end of something that is gone then.
@@ -82,38 +83,40 @@ pub fn run(
     let mut before = None;
     let ended = loop {
         let goes_on = Resumed { handover: resumed, reply, may_go_back: before.is_some() };
-        let next = match serve(state, &job, &mut entry, &signals, goes_on, &mut ready) {
-            Turn::Ended(ended) => break ended,
-            Turn::Copying { handover, reply: told, replication } => {
-                job.opening.has_begun();
-                before = Some((job.opening.replicate.take(), copying));
-                copying = Some(CopyOrder::to(replication.as_ref()));
-                if replication.is_none() {
-                    crate::replication::remember(&entry.store, None);
+        let (mut handover, program) =
+            match serve(state, &job, &mut entry, &signals, goes_on, &mut ready) {
+                Turn::Ended(ended) => break ended,
+                Turn::Copying { mut handover, reply: told, replication } => {
+                    follow_changes(&mut job, &mut copying, &mut handover);
+                    before = Some((job.opening.replicate.take(), copying));
+                    copying = Some(CopyOrder::to(replication.as_ref()));
+                    if replication.is_none() {
+                        crate::replication::remember(&entry.store, None);
+                    }
+                    job.opening.replicate = replication;
+                    (resumed, reply) = (Some(handover), told);
+                    continue;
                 }
-                job.opening.replicate = replication;
-                (resumed, reply) = (Some(handover), told);
-                continue;
-            }
-            Turn::Refused { handover, error } => {
-                log::error!(error:%; "the replication cannot be changed, and stays as it was");
-                let (replication, order) = before.take().expect("it may go back");
-                (job.opening.replicate, copying) = (replication, order);
-                (resumed, reply) = (Some(handover), Reply::Failed(error.report()));
-                continue;
-            }
-            Turn::Grown { handover, reply: told } => {
-                job.opening.has_begun();
-                if let Some(order) = &handover.copying {
-                    job.opening.replicate = order.applied(None).unwrap_or_default();
-                    copying = handover.copying.clone();
+                Turn::Refused { handover, error } => {
+                    log::error!(error:%; "the replication cannot be changed, and stays as it was");
+                    (job.opening.replicate, copying) = before.take().expect("it may go back");
+                    (resumed, reply) = (Some(handover), Reply::Failed(error.report()));
+                    continue;
                 }
-                (before, resumed, reply) = (None, Some(handover), told);
-                continue;
-            }
-            Turn::Restart { handover, program } => (handover, program),
-        };
-        let (mut handover, program) = next;
+                Turn::Unreachable { handover, reply: told, error } => {
+                    match await_copy(&signals, handover, error) {
+                        Ok(handover) => (resumed, reply) = (Some(handover), told),
+                        Err(ended) => break ended,
+                    }
+                    continue;
+                }
+                Turn::Grown { mut handover, reply: told } => {
+                    follow_changes(&mut job, &mut copying, &mut handover);
+                    (before, resumed, reply) = (None, Some(handover), told);
+                    continue;
+                }
+                Turn::Restart { handover, program } => (handover, program),
+            };
         copying = handover.copying.take().or(copying);
         (before, handover.copying) = (None, copying.clone());
         log::info!(name = entry.name, program:% = program.display(); "becoming another program");
@@ -128,8 +131,7 @@ pub fn run(
     };
     if !served {
         // What was handed over, and cannot go on, is dead; so is what could not be made whole.
-        let leftovers = points::of(&entry).release_leftovers(state, &entry.name);
-        if let Err(error) = leftovers {
+        if let Err(error) = points::of(&entry).release_leftovers(state, &entry.name) {
             log::error!(error:%; "cannot clear away the device");
         }
     }
@@ -154,6 +156,9 @@ pub fn run(
     result
 }
 
+/// After what time a copy that cannot be used is tried again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// What came of serving.
 enum Turn {
     /// It is over.
@@ -164,6 +169,8 @@ enum Turn {
     Copying { handover: Handover, reply: Reply, replication: Option<Replication> },
     /// It cannot be opened so; hosts still wait.
     Refused { handover: Handover, error: Error },
+    /// The bucket of its copy cannot be used at the moment; hosts still wait.
+    Unreachable { handover: Handover, reply: Reply, error: Error },
     /// Everything is closed, hosts wait, and another program is to go on.
     Restart { handover: Handover, program: PathBuf },
 }
@@ -198,15 +205,18 @@ fn serve(
         Some(handover) => (Some(handover.descriptor), Some(Client::resume(handover.client))),
         None => (None, None),
     };
-    let spare = descriptor.as_ref().filter(|_| may_go_back).and_then(|it| it.try_clone().ok());
+    let spare = descriptor.as_ref().and_then(|it| it.try_clone().ok());
     let mut serving = match Serving::start(state, job, entry, descriptor) {
         Ok(serving) => serving,
         Err(error) => {
-            return match (spare, waiting) {
-                (Some(descriptor), Some(client)) => {
-                    Turn::Refused { handover: handover_of(entry, descriptor, client), error }
-                }
-                (_, asked_by) => Turn::Ended(Ended { result: Err(error), asked_by }),
+            let (Some(descriptor), true) = (spare, may_go_back || is_of_bucket(&error)) else {
+                return Turn::Ended(Ended { result: Err(error), asked_by: waiting });
+            };
+            let client = waiting.expect("who has handed over waits");
+            let handover = handover_of(entry, descriptor, client);
+            return match may_go_back {
+                true => Turn::Refused { handover, error },
+                false => Turn::Unreachable { handover, reply, error },
             };
         }
     };
@@ -248,6 +258,7 @@ fn serve(
             Turn::Grown { handover: Handover { copying, ..handover }, reply }
         }
         End::Copy { replication, descriptor, client } => {
+            let changed = serving.changed_copying(job.opening.replicate.as_ref());
             let ended = serving.end();
             let url_of = |replication: &Replication| replication.url.to_string();
             let copying = Copying {
@@ -264,6 +275,7 @@ fn serve(
                 },
             };
             let handover = handover_of(entry, descriptor, client);
+            let handover = Handover { copying: changed, ..handover };
             Turn::Copying { handover, reply: Reply::Copying(copying), replication }
         }
         End::Restart { program, descriptor, client } => {
@@ -276,6 +288,31 @@ fn serve(
             let handover = handover_of(entry, descriptor, client);
             Turn::Restart { handover: Handover { copying, ..handover }, program }
         }
+    }
+}
+
+/// True if a store cannot be opened because of its copy's bucket. That was looked at before the
+/// store was closed, so it has become so since, and passes.
+fn is_of_bucket(error: &Error) -> bool {
+    matches!(error, Error::Open(OpenError::NoBucket { .. }))
+}
+
+/// Hosts wait a while for a copy that cannot be used now. A signal ends that.
+fn await_copy(signals: &EndSignals, handover: Handover, error: Error) -> Result<Handover, Ended> {
+    log::error!(error:%; "hosts wait until the copy can be used again");
+    std::thread::sleep(AGAIN_AFTER);
+    let Some(signal) = signals.pending() else { return Ok(handover) };
+    log::info!(signal:%; "ending on a signal");
+    let asked_by = Some(Client::resume(handover.client));
+    Err(Ended { result: Err(error), asked_by })
+}
+
+/// Takes over the changes of the replication that commands made without a new opening.
+fn follow_changes(job: &mut Job, copying: &mut Option<CopyOrder>, handover: &mut Handover) {
+    job.opening.has_begun();
+    if let Some(order) = handover.copying.take() {
+        job.opening.replicate = order.applied(None).unwrap_or_default();
+        *copying = Some(order);
     }
 }
 

@@ -22,6 +22,7 @@ use crate::setting::{self, Setting, Settings};
 use crate::starting;
 use crate::state::{Entry, LOCK, StateDirectory};
 use crate::status::{Facts, overlay_facts};
+use crate::trial;
 use crate::trouble::Trouble;
 use coulter::State;
 use coulter_block::write_out::{WrittenOut, write_out};
@@ -158,9 +159,9 @@ impl Serving {
                     }
                 }
                 Ok(Event::Request(Request::Copy { order }, client))
-                    if order.only_acknowledges() && self.replication.is_some() =>
+                    if order.only_adjusts() && self.replication.is_some() =>
                 {
-                    client.answer(&self.acknowledge(&order));
+                    client.answer(&self.adjust(&order));
                 }
                 Ok(Event::Request(Request::Copy { order }, client)) => {
                     match self.prepare_copying(&order) {
@@ -270,12 +271,24 @@ impl Serving {
             return Err(refused("the program lies on the volume itself").into());
         }
         handover::check_store(&self.entry, self.read_only)?;
-        handover::check(&self.entry.name, program)
+        handover::check(&self.entry.name, program)?;
+        if let Some(replication) = &self.replication {
+            trial::try_copy(replication)
+                .map_err(|reason| refused(&format!("its copy cannot be used now: {reason}")))?;
+        }
+        Ok(())
     }
 
     /// Has hosts wait, if the store can be closed, grown and opened again.
     fn prepare_growth(&mut self) -> Result<OwnedFd, Error> {
         self.check_growth()?;
+        if let Some(replication) = &self.replication {
+            trial::try_copy(replication).map_err(|reason| OpenError::NotGrown {
+                path: self.entry.store.clone(),
+                reason: format!("its copy cannot be used now: {reason}"),
+                is_usage: false,
+            })?;
+        }
         self.hand_over().map_err(|_| {
             let reason = format!(
                 "it is attached by {}, which cannot wait for it: detach it first",
@@ -321,6 +334,9 @@ impl Serving {
         order: &CopyOrder,
     ) -> Result<(Option<Replication>, OwnedFd), Error> {
         let replication = self.check_copying(order)?;
+        if let Some(replication) = &replication {
+            trial::try_copy(replication).map_err(|reason| self.not_copied(reason))?;
+        }
         log::info!("changing the replication when what is asked for is done");
         let descriptor = self.hand_over().map_err(|_| {
             self.not_copied(format!(
@@ -342,8 +358,9 @@ impl Serving {
         handed
     }
 
-    /// Changes what flushes wait for, at once: also those that wait now, and whatever the volume is attached by.
-    fn acknowledge(&mut self, order: &CopyOrder) -> Reply {
+    /// Changes settings of the copy at once, whatever the volume is attached by and whatever the
+    /// bucket does. Flushes that wait now follow, too.
+    fn adjust(&mut self, order: &CopyOrder) -> Reply {
         let applied = order.applied(self.replication.as_ref());
         let replication = match applied {
             Ok(Some(replication)) => replication,
@@ -355,12 +372,12 @@ impl Serving {
         let before = self.replication.replace(replication.clone());
         let replication =
             Replication { cache: before.as_ref().and_then(|before| before.cache), ..replication };
-        if !self.backing.acknowledge(&replication) {
+        if !self.backing.adjust(&replication) {
             self.replication = before;
             let why = "another host has the volume, or it is no volume that is replicated";
             return Reply::Failed(self.not_copied(why.to_owned()).report());
         }
-        log::info!(ack:? = replication.ack; "what a flush waits for has changed");
+        log::info!(words:% = replication.words(); "the copy is kept in another way");
         let url = Some(replication.url.to_string());
         self.replication = Some(replication);
         Reply::Copying(Copying { url_before: url.clone(), url, behind: None })

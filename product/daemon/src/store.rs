@@ -14,7 +14,7 @@ use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, OpenErrorKind, State, Volume};
 use coulter_device::{Device, Engine, LockedFile, OpenOptions};
-use coulter_object::device::LINGER;
+use coulter_object::device::LEAVE_AFTER;
 use coulter_system::sparse::{self, Content};
 use coulter_terminal as terminal;
 use std::fs::{self, File};
@@ -318,18 +318,19 @@ impl Backing for OpenStore {
     fn leave(&self, leaves: bool) {
         let Some((_, shipped)) = &self.replica else { return };
         match leaves {
-            true => shipped.replica.leave_within(LINGER),
+            true => shipped.replica.leave_within(LEAVE_AFTER),
             false => shipped.replica.stay(),
         }
     }
 
-    fn acknowledge(&self, wanted: &Replication) -> bool {
+    fn adjust(&self, wanted: &Replication) -> bool {
         let Some((of_start, shipped)) = &self.replica else { return false };
         let status = shipped.replica.status();
         if status.is_fenced || status.has_stopped || of_start.url != wanted.url {
             return false;
         }
         shipped.replica.acknowledge(wanted.ack);
+        shipped.replica.adjust(wanted.pace());
         replication::remember(&self.path, Some(wanted));
         true
     }
@@ -353,8 +354,14 @@ impl Backing for OpenStore {
         match &self.replica {
             Some((replication, shipped)) if shipped.replica.status().has_left => {
                 let (path, url) = (self.path.clone(), replication.url.to_string());
-                let error = shipped.replica.status().weather.error;
-                let reason = error.map_or_else(String::new, |error| error.to_string());
+                let status = shipped.replica.status();
+                let slow = || {
+                    let (bytes, seconds) = (status.lag.bytes, LEAVE_AFTER.as_secs());
+                    let bytes = terminal::Size(bytes);
+                    format!("{bytes} were not shipped within {seconds} s: the line is slow")
+                };
+                let error = status.weather.error.as_ref();
+                let reason = error.map_or_else(slow, ToString::to_string);
                 Err(OpenError::CopyBehind { path, url, reason }.into())
             }
             _ => Ok(None),

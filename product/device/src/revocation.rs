@@ -15,7 +15,7 @@ impl Revocation {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it is so.
+    /// True from then on.
     #[inline]
     pub fn is_revoked(&self) -> bool {
         self.0.load(Ordering::SeqCst)

@@ -3,12 +3,15 @@
 //! # Invariants
 //! - The record names a manifest only when that is stored.
 //! - Nothing is deleted before the pins say the horizon, and nothing that a pin needs.
+//! - Data objects that a killed host has left are those of earlier epochs that the manifest at the
+//!   horizon does not name: these epochs have ended, so no later commit names them either.
 
 use crate::bucket::{Bucket, Tag};
 use crate::courier::seconds_since_1970;
 use crate::history::ReplicaError;
 use crate::layout::{Manifest, VolumeRecord};
 use crate::names::{CommitId, ManifestId, Source};
+use crate::pieces::PieceMap;
 use crate::publish::{self, Outcome, Patience};
 use crate::{snapshot, takeover};
 use std::collections::BTreeSet;
@@ -24,12 +27,20 @@ pub struct Clerk {
     kept: Vec<Source>,
     /// Manifests that newer ones have replaced.
     old_manifests: Vec<ManifestId>,
+    /// The newest manifest: its commit and its pieces.
+    newest: Option<(CommitId, PieceMap)>,
+    /// Objects that killed hosts have left and that are still there, once they were looked for.
+    left_over: Option<Vec<Source>>,
 }
+
+/// Data objects of killed hosts that one collection deletes.
+const LEFT_OVER_STEP: usize = 1000;
 
 impl Clerk {
     /// Of the volume whose record is this, in the version that `tag` names.
     pub fn new(bucket: Arc<dyn Bucket>, record: VolumeRecord, tag: Tag) -> Clerk {
-        Clerk { bucket, record, tag, kept: Vec::new(), old_manifests: Vec::new() }
+        let (kept, old_manifests, newest, left_over) = (Vec::new(), Vec::new(), None, None);
+        Clerk { bucket, record, tag, kept, old_manifests, newest, left_over }
     }
 
     /// Stores a manifest and names it in the record.
@@ -46,6 +57,7 @@ impl Clerk {
         if let Outcome::Foreign(_) = publish::create(&*self.bucket, &id.name(), &bytes, patience)? {
             return Err(ReplicaError::TakenOver);
         }
+        self.newest = Some((id.commit, manifest.pieces.clone()));
         let old = self.record.manifest.replace(id);
         takeover::drop_old_epochs(&mut self.record);
         self.record.seen = seconds_since_1970();
@@ -65,6 +77,11 @@ impl Clerk {
         patience: &dyn Patience,
     ) -> Result<(), ReplicaError> {
         self.kept.extend(sources);
+        self.look_for_left_over(horizon);
+        if let Some(left_over) = &mut self.left_over {
+            let step = left_over.len().min(LEFT_OVER_STEP);
+            self.kept.extend(left_over.drain(..step));
+        }
         let (needed, manifests) =
             snapshot::advance_horizon(&*self.bucket, &self.record, horizon, patience)?;
         let all: BTreeSet<Source> = self.kept.iter().copied().collect();
@@ -78,6 +95,21 @@ impl Clerk {
             publish::delete(&*self.bucket, &ManifestId::name(id), patience)?;
         }
         Ok(())
+    }
+}
+
+impl Clerk {
+    /// Looks once for data objects of killed hosts. If the bucket does not list now, the next
+    /// collection does.
+    fn look_for_left_over(&mut self, horizon: CommitId) {
+        let Some((commit, pieces)) = &self.newest else { return };
+        if self.left_over.is_some() || *commit != horizon {
+            return;
+        }
+        let Ok(names) = self.bucket.list("d/") else { return };
+        let data = names.iter().filter_map(|(name, _)| Source::of_data_name(name));
+        let is_left = |source: &Source| source.epoch() < horizon.epoch && !pieces.names(*source);
+        self.left_over = Some(data.filter(is_left).collect());
     }
 }
 

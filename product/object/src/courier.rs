@@ -11,7 +11,7 @@
 
 mod look;
 
-use crate::bucket::{Bucket, BucketError, GuardedBucket, Tag};
+use crate::bucket::{Bucket, BucketError, BucketErrorKind, GuardedBucket, Silences, Tag};
 use crate::clerk::Clerk;
 use crate::history::ReplicaError;
 use crate::kept::Bundle;
@@ -89,13 +89,27 @@ pub struct Weather {
     pub error: Option<BucketError>,
 }
 
+/// How long nothing is answered until that is told.
+const SILENT_AFTER: Duration = Duration::from_secs(9);
+
 /// Tells what the bucket does, from any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Outlook(Arc<Shared>);
 
 impl Outlook {
     pub(crate) fn weather(&self) -> Weather {
-        self.0.lock().weather.clone()
+        let known = self.0.lock().weather.clone();
+        let silences = &self.0.silences;
+        let silent = silences.since().filter(|since| since.elapsed() >= SILENT_AFTER);
+        let Some(since) = silent else { return known };
+        // A request that is under way has not failed yet.
+        let (host, seconds) = (silences.host(), since.elapsed().as_secs());
+        let told = BucketError::new(
+            BucketErrorKind::Silent,
+            format!("no answer from {host} for {seconds} s"),
+        );
+        let outage_since = known.outage_since.map_or(since, |known| known.min(since));
+        Weather { outage_since: Some(outage_since), error: Some(told) }
     }
 }
 
@@ -138,6 +152,7 @@ struct Shared {
     waker: Waker,
     /// Set once another host has the volume.
     revocation: Revocation,
+    silences: Silences,
 }
 
 #[derive(Debug)]
@@ -254,7 +269,9 @@ impl Courier {
         waker: Waker,
     ) -> io::Result<Courier> {
         let thread_count = settings.captures_max + 1;
-        let bucket: Arc<dyn Bucket> = Arc::new(GuardedBucket(bucket));
+        let bucket = GuardedBucket::new(bucket);
+        let silences = bucket.silences();
+        let bucket: Arc<dyn Bucket> = Arc::new(bucket);
         let state = State {
             is_over: false,
             weather: Weather::default(),
@@ -268,6 +285,7 @@ impl Courier {
             changed: Condvar::new(),
             waker,
             revocation: Revocation::default(),
+            silences,
         });
         let (report, reports) = channel();
         let volume = record.volume;

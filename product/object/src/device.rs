@@ -7,9 +7,9 @@
 //!   had completed before its submission was created.
 //! - A bucket that fails holds up commits and, with `Ack::Remote`, flushes; it fails nothing. When too much
 //!   waits to be shipped, writers wait.
-//! - When another host has taken the volume over, every command fails with `Gone`, reads too, and the
-//!   [`Revocation`] tells a volume that it must not answer from memory either. This is looked for every
-//!   [`look_every`](Settings::look_every), also of a host that ships nothing.
+//! - When another host has taken the volume over, every command fails with `Gone`, reads too, and
+//!   the [`Revocation`] tells a volume that it must not answer from memory either. This is looked
+//!   for every [`look_every`](Settings::look_every), also of a host that ships nothing.
 //! - What cannot be read back is shipped as zeros only if the device can still read its first block. A device that
 //!   is gone ships nothing any more: the copy stays what it was.
 //! - A chunk's mark is durable before the chunk changes ([`crate::marks`]).
@@ -21,6 +21,7 @@
 mod flight;
 mod gather;
 mod held;
+mod leaving;
 mod marking;
 mod opening;
 mod replica;
@@ -52,6 +53,10 @@ use std::time::{Duration, Instant};
 
 /// How long a drop waits for what is left to be shipped.
 pub const LINGER: Duration = Duration::from_secs(30);
+
+/// How long closing a volume waits for what is left to be shipped: with the threads that still ask
+/// the bucket then, and the store's own end, it is over within [`LINGER`].
+pub const LEAVE_AFTER: Duration = Duration::from_secs(23);
 
 /// See the [module](self).
 pub struct ShippedDevice<D: Device> {
@@ -96,8 +101,6 @@ pub struct ShippedDevice<D: Device> {
     scratch: Vec<Completion>,
     replica: Replica,
     commits_at_last_clearing: u64,
-    /// When an object was created last.
-    last_created: Instant,
     /// A thread that has ended, so that nothing is shipped any more.
     ended: Option<Worker>,
 }
@@ -179,7 +182,6 @@ impl<D: Device> ShippedDevice<D> {
             scratch: Vec::with_capacity(depth),
             replica: replica.clone(),
             commits_at_last_clearing: 0,
-            last_created: Instant::now(),
             ended: None,
         };
         Ok((device, replica))
@@ -257,8 +259,13 @@ impl<D: Device> ShippedDevice<D> {
         }
         let mut shared = self.replica.lock();
         let (wants_commit, leaving) = (std::mem::take(&mut shared.wants_commit), shared.leaving);
-        let ack = shared.ack.take();
+        let (ack, pace) = (shared.ack.take(), shared.pace.take());
         drop(shared);
+        if let Some(pace) = pace {
+            self.settings = self.settings.at(pace);
+            self.shipper.adjust(pace);
+            self.kept.resize(pace.keep_max);
+        }
         if let Some(ack) = ack {
             self.acknowledge(ack);
         }
@@ -296,10 +303,7 @@ impl<D: Device> ShippedDevice<D> {
     fn take_report(&mut self, report: Report) {
         match report {
             Report::Created(_, true) | Report::Manifest(_) if !self.ships() => {}
-            Report::Created(job, is_ours) => {
-                self.last_created = Instant::now();
-                self.shipper.handle_created(job, is_ours);
-            }
+            Report::Created(job, is_ours) => self.shipper.handle_created(job, is_ours),
             Report::Manifest(id) => self.shipper.handle_manifest(id),
             Report::Copied(bundle) => self.kept.give_back(bundle),
             Report::Fenced => self.shipper.fence(),
@@ -411,20 +415,6 @@ impl<D: Device> ShippedDevice<D> {
         self.ready.push(Completion { tag: command.tag, result });
     }
 
-    /// What a flush waits for from now on. Those that wait for the copy alone are answered if they need not any more.
-    fn acknowledge(&mut self, ack: Ack) {
-        if ack == self.settings.ack {
-            return;
-        }
-        self.settings.ack = ack;
-        self.shipper.acknowledge(ack);
-        if ack == Ack::Local && !self.has_stopped {
-            self.answer_flushes(Ok(()));
-            // The device within answers the others.
-            self.flushes.clear();
-        }
-    }
-
     fn has_changed(&mut self, range: &Range<u64>, handle: fn(&mut Shipper, Range<u64>)) {
         handle(&mut self.shipper, range.clone());
         let chunk_size = u64::from(CHUNK_SIZE);
@@ -445,23 +435,6 @@ impl<D: Device> ShippedDevice<D> {
     /// Whether anything is shipped still.
     fn ships(&self) -> bool {
         !self.has_stopped && !self.has_left
-    }
-
-    /// Closing the volume waits for a bucket that fails, but not without end. The marks stay.
-    fn leave(&mut self, leaving: Leaving) {
-        match leaving {
-            Leaving::Until(until) if self.ships() && Instant::now() >= until => {
-                let is_out = self.replica.status().weather.outage_since.is_some()
-                    || self.last_created.elapsed() >= LINGER;
-                if is_out && !self.shipper.is_idle() {
-                    self.has_left = true;
-                    self.answer_flushes(Ok(()));
-                }
-            }
-            // What was not shipped cannot be made up for without opening it anew.
-            Leaving::Stays if self.has_left && !self.has_stopped => self.stop(),
-            Leaving::No | Leaving::Until(_) | Leaving::Stays => {}
-        }
     }
 
     /// Another host has the volume: nothing is done any more.

@@ -200,7 +200,42 @@ pub fn record(
     bucket: &dyn Bucket,
     patience: &dyn Patience,
 ) -> Result<(VolumeRecord, Tag), ReplicaError> {
-    record_of(publish::read(bucket, VOLUME, None, patience)?)
+    read_sound(bucket, VOLUME, patience, record_of)
+}
+
+/// Reads of one object that is damaged each time: what was damaged on its way is not damaged there.
+const READS_OF_DAMAGED: u32 = 3;
+
+/// Reads and decodes an object. If it is damaged, it is read again.
+pub(crate) fn read_sound<T>(
+    bucket: &dyn Bucket,
+    name: &str,
+    patience: &dyn Patience,
+    decode: impl Fn(Option<Object>) -> Result<T, ReplicaError>,
+) -> Result<T, ReplicaError> {
+    let mut reads = 1;
+    loop {
+        match decode(publish::read(bucket, name, None, patience)?) {
+            Err(ReplicaError::Damaged(..)) if reads < READS_OF_DAMAGED => reads += 1,
+            other => return other,
+        }
+    }
+}
+
+/// The commit or fence `id`, which is there, read anew.
+///
+/// # Errors
+/// [`ReplicaError::Damaged`] if it is damaged each time.
+pub(crate) fn read_next(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    id: CommitId,
+    patience: &dyn Patience,
+) -> Result<Next, ReplicaError> {
+    read_sound(bucket, &id.name(), patience, |object| match object {
+        Some(object) => decode(&object.bytes, record, id),
+        None => Err(ReplicaError::Missing(id.name())),
+    })
 }
 
 /// The volume's record in what was read under its name.
@@ -223,7 +258,7 @@ pub fn manifest(
     id: ManifestId,
     patience: &dyn Patience,
 ) -> Result<Manifest, ReplicaError> {
-    manifest_of(publish::read(bucket, &id.name(), None, patience)?, record, id)
+    read_sound(bucket, &id.name(), patience, |object| manifest_of(object, record, id))
 }
 
 /// The manifest in what was read under its name.
@@ -306,7 +341,10 @@ fn decode_behind(
             (object, _) => object,
         };
         let next = match (object, found_behind) {
-            (Some(object), _) => decode(&object.bytes, record, id)?,
+            (Some(object), _) => match decode(&object.bytes, record, id) {
+                Err(ReplicaError::Damaged(..)) => read_next(bucket, record, id, patience)?,
+                other => other?,
+            },
             (None, Some(found)) => Next::Gap(found),
             (None, None) => Next::Nothing,
         };
@@ -449,7 +487,10 @@ fn read_whole(
     let mut names = vec![id.name()];
     names.extend(names_behind(id.commit, AHEAD_FIRST));
     let mut objects = publish::read_all(bucket, &names, patience)?;
-    let manifest = manifest_of(objects.remove(0), record, id)?;
+    let manifest = match manifest_of(objects.remove(0), record, id) {
+        Err(ReplicaError::Damaged(..)) => self::manifest(bucket, record, id, patience)?,
+        other => other?,
+    };
     let found = decode_behind(bucket, objects, record, id.commit, patience)?;
     let mut history = History::of(manifest, id);
     follow_from(bucket, record, &mut history, (found, AHEAD_FIRST), patience)?;

@@ -6,7 +6,8 @@
 //! # Invariants
 //! - What is valid here is what the last completed write left on the device.
 //! - Each valid byte lies in a page, and each page holds a valid byte.
-//! - Pages are allocated when this is made. They are here, free, or lent to a [`Bundle`]; none is made or lost.
+//! - Pages are allocated when this is made, or resized. They are here, free, or lent to a
+//!   [`Bundle`]; else none is made or lost.
 //! - The bytes of a bundle never change: a write to a page that was lent goes to another page.
 
 use crate::ranges::RangeSet;
@@ -23,6 +24,8 @@ type Page = Box<[u8]>;
 pub struct Kept {
     page_size: u64,
     page_count: usize,
+    /// Pages that there are to be: those that are lent come back first.
+    page_max: usize,
     /// By number: page 0 begins at byte 0 of the device.
     pages: BTreeMap<u64, Page>,
     free: Vec<Page>,
@@ -57,10 +60,32 @@ impl Kept {
         Kept {
             page_size,
             page_count,
+            page_max: page_count,
             pages: BTreeMap::new(),
             free: free.collect(),
             lent_count: 0,
             valid: RangeSet::new(),
+        }
+    }
+
+    /// Keeps up to `bytes` bytes from now on.
+    pub fn resize(&mut self, bytes: u64) {
+        self.page_max = (bytes / self.page_size) as usize;
+        while self.page_count < self.page_max {
+            self.free.push(vec![0; self.page_size as usize].into_boxed_slice());
+            self.page_count += 1;
+        }
+        self.give_up_pages();
+    }
+
+    /// Gives up pages that there are too many of: free ones first, then what is kept.
+    fn give_up_pages(&mut self) {
+        while self.page_count > self.page_max {
+            if self.free.pop().is_none() {
+                let Some((number, _)) = self.pages.pop_last() else { return };
+                self.valid.remove(&self.range_of(number));
+            }
+            self.page_count -= 1;
         }
     }
 
@@ -149,6 +174,7 @@ impl Kept {
         assert!(bundle.pages.len() <= self.lent_count, "a bundle comes back once");
         self.lent_count -= bundle.pages.len();
         self.free.extend(bundle.pages);
+        self.give_up_pages();
     }
 
     /// Copies what is here of a range to its place in `out`, takes it out, and returns what is not here, ascending.
@@ -273,6 +299,22 @@ mod tests {
             }
             assert!(missed > 100 && (taken > 100 || bytes < 40), "{bytes}: {taken}, {missed}");
         }
+    }
+
+    #[test]
+    fn fewer_pages_are_kept_once_those_that_were_lent_are_back() {
+        let mut kept = Kept::new(64, 8);
+        kept.keep(&(0..48), &[7; 48]);
+        let bundle = kept.take(&[40..48]).expect("it is there");
+        kept.resize(16);
+        assert_eq!((kept.total(), kept.page_count), (8, 2), "a page of two is lent");
+        kept.give_back(bundle);
+        kept.resize(0);
+        assert_eq!((kept.total(), kept.page_count), (0, 0));
+        kept.resize(32);
+        kept.keep(&(0..32), &[9; 32]);
+        assert!(kept.holds(&(0..32)));
+        kept.assert_invariants();
     }
 
     #[test]

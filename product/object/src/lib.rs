@@ -57,5 +57,5 @@ pub mod verify;
 pub use bucket::{Bucket, BucketError, BucketErrorKind};
 pub use device::{Replica, ShippedDevice};
 pub use history::ReplicaError;
-pub use shipper::{Ack, Settings, Shipper};
+pub use shipper::{Ack, Pace, Settings, Shipper};
 pub use url::Url;

@@ -98,6 +98,9 @@ impl Bucket for ClonedBucket {
     fn url(&self) -> String {
         self.own.url()
     }
+    fn host(&self) -> String {
+        self.own.host()
+    }
     fn cautions(&self) -> Vec<String> {
         self.own.cautions()
     }

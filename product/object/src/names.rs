@@ -80,6 +80,14 @@ impl Source {
         }
     }
 
+    /// The data object of this name; `None` if no data object's has it.
+    pub fn of_data_name(name: &str) -> Option<Source> {
+        let (epoch, number) = name.strip_prefix("d/")?.split_once('/')?.1.split_once('-')?;
+        let number_of = |digits| u64::from_str_radix(digits, 16).ok();
+        let source = Source::Data { epoch: number_of(epoch)?, number: number_of(number)? };
+        (source.name() == name).then_some(source)
+    }
+
     /// The object's name.
     pub fn name(self) -> String {
         match self {
@@ -118,6 +126,8 @@ mod tests {
         assert_eq!(commit.name(), "c/0000000000000003/0000000000000102");
         let data = Source::Data { epoch: 3, number: 258 };
         assert_eq!(data.name(), "d/02/0000000000000003-0000000000000102");
+        assert_eq!(Source::of_data_name(&data.name()), Some(data));
+        assert_eq!(Source::of_data_name("d/03/0000000000000003-0000000000000102"), None);
         let manifest = ManifestId { commit, nonce: 1 };
         assert_eq!(manifest.name(), "m/0000000000000003-0000000000000102-0000000000000001");
     }

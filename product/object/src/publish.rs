@@ -36,13 +36,16 @@ impl Patience for Once {
     }
 }
 
-/// For commands that a person waits for: a service that does not answer is asked for a few seconds, one that answers
-/// that it is overloaded for a few minutes.
+/// For commands that a person waits for: a service that cannot be reached is asked for a few
+/// seconds, one that takes requests and answers none for half a minute, and one that answers that
+/// it is overloaded for a few minutes.
 #[derive(Clone, Copy, Debug)]
 pub struct Briefly;
 
-/// Tries of a request that is not answered.
-const SILENT_TRIES: u32 = 8;
+/// Tries of a request that does not reach the service.
+const LOST_TRIES: u32 = 8;
+/// Tries of a request to which nothing comes; each takes about 10 s.
+const SILENT_TRIES: u32 = 3;
 /// Tries of one that is answered with an overload: three minutes, or longer if the service asks for that.
 const OVERLOADED_TRIES: u32 = 44;
 /// The longest time between two of them.
@@ -52,8 +55,12 @@ const ASKED_MAX: Duration = Duration::from_secs(60);
 
 impl Patience for Briefly {
     fn wait(&self, tries: u32, error: &BucketError) -> bool {
-        let tries_max = error.retry_after.map_or(SILENT_TRIES, |_| OVERLOADED_TRIES);
-        let again = error.kind == BucketErrorKind::Busy && tries < tries_max;
+        let tries_max = match error.kind {
+            BucketErrorKind::Busy => error.retry_after.map_or(LOST_TRIES, |_| OVERLOADED_TRIES),
+            BucketErrorKind::Silent => SILENT_TRIES,
+            _ => 1,
+        };
+        let again = tries < tries_max;
         if again {
             std::thread::sleep(pause(tries, error));
         }
@@ -88,9 +95,17 @@ pub fn create(
 ) -> Result<Outcome, BucketError> {
     retried(patience, || match bucket.create(name, bytes)? {
         Created::New(tag) => Ok(Some(Outcome::Ours(tag))),
-        Created::Exists => Ok(bucket.read(name, None)?.map(|Object { bytes: found, tag }| {
-            if found == bytes { Outcome::Ours(tag) } else { Outcome::Foreign(found) }
-        })),
+        Created::Exists => {
+            let Some(Object { bytes: found, tag }) = bucket.read(name, None)? else {
+                return Ok(None);
+            };
+            if found == bytes {
+                return Ok(Some(Outcome::Ours(tag)));
+            }
+            // To be another's fences this host: what is read once may have been damaged on its way.
+            let again = bucket.read(name, None)?;
+            Ok(again.filter(|again| again.bytes == found).map(|_| Outcome::Foreign(found)))
+        }
     })
 }
 
@@ -142,6 +157,7 @@ pub fn read_all(
     assert_eq!(found.len(), names.len(), "each name has an answer");
     let one = |(name, found): (&String, Result<_, _>)| match found {
         Ok(found) => Ok(found),
+        Err(error) if !patience.wait(1, &error) => Err(error),
         // Once more, by itself, and for as long as it takes.
         Err(_) => read(bucket, name, None, patience),
     };

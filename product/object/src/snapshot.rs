@@ -24,7 +24,7 @@ pub fn pins(
     record: &VolumeRecord,
     patience: &dyn Patience,
 ) -> Result<(Pins, Tag), ReplicaError> {
-    pins_of(publish::read(bucket, PINS, None, patience)?, record)
+    history::read_sound(bucket, PINS, patience, |object| pins_of(object, record))
 }
 
 /// The pins in what was read under their name.

@@ -342,8 +342,9 @@ pub fn give_up(
     Ok(history.newest_commit)
 }
 
-/// Whether another host has the volume instead of the one of `epoch`: it may have written since, and what that host
-/// still holds is of the past. A claim that has not begun may yet come to nothing.
+/// True if another host has the volume instead of the one of `epoch`: it may have written since,
+/// and what that host still holds is of the past. A claim that has not begun may yet come to
+/// nothing.
 ///
 /// # Errors
 /// When the record cannot be read.
@@ -459,7 +460,12 @@ pub(crate) fn fence(
     match publish::create(bucket, &id.next().name(), &bytes, patience)? {
         Outcome::Ours(_) => Ok(true),
         Outcome::Foreign(found) => {
-            let found = history::decode(&found, record, id.next())?;
+            let found = match history::decode(&found, record, id.next()) {
+                Err(ReplicaError::Damaged(..)) => {
+                    history::read_next(bucket, record, id.next(), patience)?
+                }
+                other => other?,
+            };
             Ok(matches!(found, Next::Fence))
         }
     }

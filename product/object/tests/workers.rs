@@ -5,7 +5,9 @@ mod stamped;
 use coulter_object::bucket::{
     Bucket, BucketError, BucketErrorKind, Created, MemoryBucket, Object, Swapped, Tag,
 };
-use coulter_object::{Ack, Settings};
+use coulter_object::names::Source;
+use coulter_object::publish::{self, Once, Outcome};
+use coulter_object::{Ack, Settings, history};
 use stamped::{BUSY, Oracle, Random, copy, marks, new_store, open, open_copy, ship, wait_until};
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +20,10 @@ struct Odd {
     bucket: MemoryBucket,
     panics: Arc<AtomicU32>,
     is_full: Arc<AtomicBool>,
+    /// Takes requests and answers none.
+    is_silent: Arc<AtomicBool>,
+    /// Reads that give something else.
+    garbled: Arc<AtomicU32>,
 }
 
 impl Odd {
@@ -26,6 +32,9 @@ impl Odd {
             .panics
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         assert!(left.is_err(), "no thread can be started for {name}");
+        while self.is_silent.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         match self.is_full.load(Ordering::SeqCst) {
             true => Err(BucketError::new(BucketErrorKind::Full, "no room for anything")),
             false => Ok(()),
@@ -45,7 +54,14 @@ impl Bucket for Odd {
     }
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError> {
-        self.bucket.read(name, range)
+        let take = |left: u32| left.checked_sub(1);
+        let mut found = self.bucket.read(name, range)?;
+        if self.garbled.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
+            && let Some(object) = &mut found
+        {
+            object.bytes = b"<html>".to_vec();
+        }
+        Ok(found)
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
@@ -141,4 +157,86 @@ fn a_volume_that_is_closed_leaves_a_bucket_that_takes_nothing() {
     let mut bytes = [0; 4096];
     volume.read_at(0, &mut bytes).expect("it is there");
     assert!(bytes == [2; 4096], "what was flushed locally is there");
+}
+
+#[test]
+fn a_bucket_that_answers_nothing_is_named_before_any_request_has_failed() {
+    let odd = Odd::default();
+    let bucket: Arc<dyn Bucket> = Arc::new(odd.clone());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (device, replica) =
+        ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+    let volume = open(device);
+    volume.flush().expect("the bucket takes it");
+    odd.is_silent.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    volume.write_at(0, &[2; 4096]).expect("it is written");
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| volume.flush());
+        wait_until("it is named", || replica.status().weather.error.is_some());
+        let (weather, time) = (replica.status().weather, start.elapsed());
+        let told = weather.error.expect("it was there").to_string();
+        assert!(
+            told.contains("no answer from memory:") && time.as_secs() <= 10,
+            "{time:?}: {told}"
+        );
+        assert!(weather.outage_since.is_some() && !flush.is_finished());
+        odd.is_silent.store(false, Ordering::SeqCst);
+        flush.join().expect("no panic").expect("the bucket takes it");
+    });
+    volume.close().expect("it is closed in order");
+    assert!(replica.status().weather.error.is_none(), "it answers again");
+}
+
+#[test]
+fn what_is_read_garbled_once_is_neither_damage_nor_another_hosts() {
+    let odd = Odd::default();
+    let bucket: Arc<dyn Bucket> = Arc::new(odd.clone());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+    let volume = open(device);
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(3));
+    oracle.write(&volume, &mut random, 300).expect("nothing fails");
+    volume.close().expect("it is closed in order");
+    for garbled in 0..3 {
+        odd.garbled.store(garbled, Ordering::SeqCst);
+        history::record(&odd, &Once).expect("it is sound there");
+        odd.garbled.store(garbled, Ordering::SeqCst);
+        history::newest(&odd, &Once).expect("it is sound there");
+    }
+    odd.bucket.create("d/00/name", b"ours").expect("memory has room");
+    odd.garbled.store(1, Ordering::SeqCst);
+    let patience = publish::Briefly;
+    let created = publish::create(&odd, "d/00/name", b"ours", &patience).expect("it answers");
+    assert!(matches!(created, Outcome::Ours(_)), "the answer was lost: {created:?}");
+}
+
+#[test]
+fn data_objects_that_a_killed_host_has_left_are_deleted_after_a_manifest() {
+    let odd = Odd::default();
+    let bucket: Arc<dyn Bucket> = Arc::new(odd.clone());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(4));
+    let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+    let volume = open(device);
+    oracle.write(&volume, &mut random, 50).expect("nothing fails");
+    volume.close().expect("it is closed in order");
+    let left: Vec<String> =
+        (1 << 20..(1 << 20) + 20).map(|number| Source::Data { epoch: 1, number }.name()).collect();
+    for name in &left {
+        odd.bucket.create(name, b"of no commit").expect("memory has room");
+    }
+    let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+    let volume = open(device);
+    let is_there = |name: &String| odd.bucket.read(name, None).expect("memory reads").is_some();
+    let start = Instant::now();
+    while left.iter().any(is_there) {
+        assert!(start.elapsed() < Duration::from_secs(60), "they stay");
+        oracle.write(&volume, &mut random, 50).expect("nothing fails");
+    }
+    volume.close().expect("it is closed in order");
+    oracle.assert_prefix(&open_copy(&copy(&odd.bucket)), oracle.blocks.len() as u64);
 }

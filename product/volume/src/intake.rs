@@ -2,8 +2,9 @@
 //! What is senseless completes here, without troubling the loop.
 //!
 //! # Invariants
-//! - Once the device's content is another host's ([`Revocation`]) no completion is a success: also of what needs no
-//!   device, such as a read of blocks that are not mapped, and of what was under way then.
+//! - Once the device's content is another host's ([`Revocation`]) no completion is a success: also
+//!   of what needs no device, such as a read of blocks that are not mapped, and of what was under
+//!   way then.
 
 use crate::many::Many;
 use crate::memory::Memory;

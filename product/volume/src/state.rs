@@ -130,7 +130,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// What the loop on a device shares with others.
+    /// The state that the loop on a device shares with others.
     ///
     /// # Errors
     /// When the process has no descriptor left.

@@ -2,6 +2,7 @@
 
 use crate::canary::Canary;
 use crate::careless::WithoutHorizon;
+use crate::contents::{CELL_SIZE, DEVICE_SIZE, contents, fill};
 use crate::oracle::Cells;
 use crate::plan::{CELL_COUNT, Op};
 use crate::service::{HostBucket, Once, Persistent, Shared, Truth};
@@ -11,22 +12,16 @@ use coulter_object::device::{Opening, adopt, begin};
 use coulter_object::kept::{Bundle, Kept};
 use coulter_object::layout::{Stage, VolumeId, data};
 use coulter_object::marks::Marks;
-use coulter_object::pieces::PieceMap;
 use coulter_object::publish::{self, Outcome};
 use coulter_object::ranges::RangeSet;
-use coulter_object::restore::restore;
 use coulter_object::shipper::{Action, JobId};
 use coulter_object::takeover::{self, Claim};
 use coulter_object::{Ack, ReplicaError, Settings, Shipper, history, snapshot};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of a cell.
-const CELL_SIZE: u64 = 8;
-/// Bytes of the device.
-const DEVICE_SIZE: u64 = CELL_SIZE * CELL_COUNT as u64;
 /// Bytes of a page of what is kept in memory: two cells.
 const PAGE_SIZE: u64 = 2 * CELL_SIZE;
 /// Steps of work that one wait takes at most.
@@ -626,50 +621,6 @@ fn gather(live: &mut Live, job: JobId, ranges: &[Range<u64>]) {
     } else {
         live.jobs.push(Job::Read(job, bytes, missing));
     }
-}
-
-/// Writes what pieces hold into cells.
-fn fill(
-    bucket: &dyn Bucket,
-    claim: &Claim,
-    pieces: &PieceMap,
-    cells: &mut Cells,
-    patience: &Persistent,
-) -> Result<(), ReplicaError> {
-    let bytes: Vec<u8> = cells.iter().flat_map(|cell| cell.to_le_bytes()).collect();
-    let memory = Mutex::new(bytes);
-    read_objects(bucket, claim.record.volume, pieces, &memory, patience)?;
-    *cells = cells_of(&memory.into_inner().unwrap_or_else(PoisonError::into_inner));
-    Ok(())
-}
-
-/// Restores on this very thread, for it is this one's turn.
-fn read_objects(
-    bucket: &dyn Bucket,
-    volume: coulter_object::layout::VolumeId,
-    pieces: &PieceMap,
-    memory: &Mutex<Vec<u8>>,
-    patience: &(dyn publish::Patience + Sync),
-) -> Result<(), ReplicaError> {
-    restore(bucket, volume, pieces, memory, 1, patience, &|_| {})
-}
-
-fn cells_of(bytes: &[u8]) -> Cells {
-    let mut cells = Cells::default();
-    for (cell, bytes) in cells.iter_mut().zip(bytes.chunks_exact(CELL_SIZE as usize)) {
-        *cell = u64::from_le_bytes(bytes.try_into().expect("a cell has eight bytes"));
-    }
-    cells
-}
-
-fn contents(
-    truth: &Truth,
-    volume: coulter_object::layout::VolumeId,
-    pieces: &PieceMap,
-) -> Result<Cells, ReplicaError> {
-    let memory = Mutex::new(vec![0; DEVICE_SIZE as usize]);
-    read_objects(truth, volume, pieces, &memory, &Once)?;
-    Ok(cells_of(&memory.into_inner().unwrap_or_else(PoisonError::into_inner)))
 }
 
 /// What a claim has found must be a state of the host before it, with all that was acknowledged.

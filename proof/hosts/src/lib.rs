@@ -19,6 +19,7 @@
 pub mod canary;
 mod careless;
 pub mod chooser;
+mod contents;
 pub mod exhaustive;
 mod host;
 pub mod oracle;

@@ -102,7 +102,8 @@ impl Oracle {
         }
     }
 
-    /// The host of an epoch answers from what it holds, having looked whether the volume is its own.
+    /// The host of an epoch answers from what it holds, having looked whether the volume is its
+    /// own.
     ///
     /// # Errors
     /// What is broken.

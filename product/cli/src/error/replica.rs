@@ -139,7 +139,7 @@ fn advice_on_bucket(kind: BucketErrorKind) -> Option<&'static str> {
         BucketErrorKind::NoBucket => {
             Some("check the URL; a directory that serves as the bucket must exist")
         }
-        BucketErrorKind::Busy => Some(
+        BucketErrorKind::Busy | BucketErrorKind::Silent => Some(
             "check that the service runs and the network reaches it: AWS_ENDPOINT_URL names where \
              it is; try again then",
         ),

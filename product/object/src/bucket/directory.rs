@@ -48,6 +48,9 @@ const VERSIONS_KEPT: u64 = 64;
 /// After what time a file that has not got its name is one of a host that was killed.
 const LEFT_OVER_AFTER: Duration = Duration::from_secs(24 * 3600);
 
+/// How long after it was made a file may not be locked yet.
+const JUST_MADE: Duration = Duration::from_secs(1);
+
 /// Where files are made before they get their names.
 const TEMPORARY: &str = ".new";
 
@@ -93,24 +96,27 @@ impl DirectoryBucket {
     }
 
     /// Writes `bytes` to a file that has no name that counts, and makes it durable.
-    fn write_temporary(&self, bytes: &[u8]) -> io::Result<PathBuf> {
+    fn write_temporary(&self, bytes: &[u8]) -> io::Result<(PathBuf, File)> {
         let directory = self.root.join(TEMPORARY);
         make_directory(&self.root, &directory)?;
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         let path = directory.join(format!("{:016x}-{count}", self.nonce));
         let written = private::create_new(&path).and_then(|mut file| {
+            // As long as it is locked, its host lives. A share that has no locks goes on without.
+            let _ = file.try_lock();
             file.write_all(bytes)?;
-            file.sync_all()
+            file.sync_all()?;
+            Ok(file)
         });
-        written.inspect_err(|_| drop(fs::remove_file(&path)))?;
-        Ok(path)
+        let file = written.inspect_err(|_| drop(fs::remove_file(&path)))?;
+        Ok((path, file))
     }
 
     /// Whether `path` is now a file of these bytes; `false` if the name was taken.
     fn link_new(&self, path: &Path, bytes: &[u8]) -> io::Result<bool> {
         let directory = path.parent().expect("an object lies below the root");
         make_directory(&self.root, directory)?;
-        let temporary = self.write_temporary(bytes)?;
+        let (temporary, _locked) = self.write_temporary(bytes)?;
         let linked = fs::hard_link(&temporary, path);
         let removed = fs::remove_file(&temporary);
         match linked {
@@ -292,13 +298,14 @@ fn remove_if_there(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes what a host that was killed left half written, as far as this user may. None that lives takes that long for
-/// a file; one that is stopped for longer makes its file again.
+/// Removes what a host that was killed left half written, as far as this user may: what is not
+/// locked. A host that lost its file so, because its share has no locks, makes it again.
 fn remove_left_over(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        let age = modified.ok().and_then(|time| time.elapsed().ok());
-        if age.is_some_and(|age| age > LEFT_OVER_AFTER) {
+        let age = modified.ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
+        let is_locked = || File::open(entry.path()).map_or(true, |file| file.try_lock().is_err());
+        if age > LEFT_OVER_AFTER || age > JUST_MADE && !is_locked() {
             let _ = fs::remove_file(entry.path());
         }
     }

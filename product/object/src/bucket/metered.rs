@@ -233,6 +233,10 @@ impl<B: Bucket> Bucket for MeteredBucket<B> {
         self.inner.url()
     }
 
+    fn host(&self) -> String {
+        self.inner.host()
+    }
+
     fn cautions(&self) -> Vec<String> {
         self.inner.cautions()
     }

@@ -24,7 +24,7 @@ mod s3;
 
 pub use directory::DirectoryBucket;
 pub(crate) use directory::in_words;
-pub(crate) use guarded::{GuardedBucket, words_of};
+pub(crate) use guarded::{GuardedBucket, Silences, words_of};
 pub use memory::MemoryBucket;
 pub use metered::{Cause, Meter, MeteredBucket, Prices, Usage};
 #[cfg(feature = "s3")]
@@ -100,6 +100,11 @@ pub trait Bucket: Send + Sync {
     /// The URL, for people.
     fn url(&self) -> String;
 
+    /// The host that answers its requests, for people.
+    fn host(&self) -> String {
+        self.url()
+    }
+
     /// What its owner has set that costs money or destroys a copy, in words. What cannot be found out is left away.
     fn cautions(&self) -> Vec<String> {
         Vec::new()
@@ -132,6 +137,9 @@ impl<B: Bucket + ?Sized> Bucket for Arc<B> {
     }
     fn url(&self) -> String {
         (**self).url()
+    }
+    fn host(&self) -> String {
+        (**self).host()
     }
     fn cautions(&self) -> Vec<String> {
         (**self).cautions()
@@ -168,6 +176,9 @@ pub enum BucketErrorKind {
     /// Overloaded, not reachable, cut off, or another request for the same name was under way. Try
     /// again, later and later. Whether it was carried out is unknown.
     Busy,
+    /// Nothing came for as long as an answer may take. Try again; whether it was carried out is
+    /// unknown.
+    Silent,
     /// The service refuses these credentials, or this clock. Try again when they may have changed.
     Denied,
     /// There is no such bucket, or no such directory.
@@ -181,17 +192,47 @@ pub enum BucketErrorKind {
 }
 
 impl BucketError {
-    /// A failure of a kind.
+    /// A failure of a kind. What a URL in the message asks for is left out: a signed one lets
+    /// anybody do it.
     pub fn new(kind: BucketErrorKind, message: impl Into<String>) -> BucketError {
-        BucketError { kind, message: message.into(), retry_after: None }
+        BucketError { kind, message: without_queries(&message.into()), retry_after: None }
     }
+
+    /// The same of a service that asks for this much time before the next try.
+    #[must_use]
+    pub fn retry_after(self, retry_after: Option<Duration>) -> BucketError {
+        BucketError { retry_after, ..self }
+    }
+}
+
+/// A text whose URLs end before their `?`, and have no user and password.
+fn without_queries(text: &str) -> String {
+    let ends_url = |c: char| c.is_whitespace() || "\"'<>;".contains(c);
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find("://") {
+        let (before, behind) = rest.split_at(start + 3);
+        plain.push_str(before);
+        if !before.ends_with("http://") && !before.ends_with("https://") {
+            rest = behind;
+            continue;
+        }
+        let (url, behind) = behind.split_at(behind.find(ends_url).unwrap_or(behind.len()));
+        let url_plain = url.split('?').next().unwrap_or_default();
+        let host_end = url_plain.find('/').unwrap_or(url_plain.len());
+        let user_end = url_plain[..host_end].rfind('@').map_or(0, |at| at + 1);
+        plain.push_str(&url_plain[user_end..]);
+        rest = behind;
+    }
+    plain.push_str(rest);
+    plain
 }
 
 impl fmt::Display for BucketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             BucketErrorKind::Busy if self.retry_after.is_some() => "the bucket is overloaded",
-            BucketErrorKind::Busy => "the bucket does not answer",
+            BucketErrorKind::Busy | BucketErrorKind::Silent => "the bucket does not answer",
             BucketErrorKind::Refused => "the bucket refuses the request",
             BucketErrorKind::Denied => "the bucket refuses access",
             BucketErrorKind::NoBucket => "there is no such bucket",
@@ -203,3 +244,21 @@ impl fmt::Display for BucketError {
 }
 
 impl std::error::Error for BucketError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_signed_url_lets_anybody_do_is_not_told() {
+        let told = |text: &str| BucketError::new(BucketErrorKind::Refused, text).message;
+        let signed = "http://127.0.0.1:1/b/c/1?X-Amz-Credential=A%2F1&X-Amz-Signature=2";
+        let text = format!("s3://b/v: status 301: the bucket is at {signed}; set AWS_REGION");
+        let plain =
+            "s3://b/v: status 301: the bucket is at http://127.0.0.1:1/b/c/1; set AWS_REGION";
+        assert_eq!(told(&text), plain);
+        assert_eq!(told(&format!("{signed} {signed}")).matches("X-Amz").count(), 0);
+        assert_eq!(told("https://u:p@example.org/a?b: c"), "https://example.org/a c");
+        assert_eq!(told("file:///a@b/c: is that so?"), "file:///a@b/c: is that so?");
+    }
+}

@@ -36,6 +36,10 @@ const SIGNED_FOR: Duration = Duration::from_secs(900);
 const CREDENTIALS_FOR: Duration = Duration::from_secs(60);
 /// Connections that are kept for the next request: as many as there are requests at once.
 const CONNECTIONS_KEPT: usize = 40;
+/// How long an answer to a request that sends little may stay away.
+const ANSWER_WITHIN: Duration = Duration::from_secs(9);
+/// Bytes that are little: no line takes seconds for them.
+const LITTLE_MAX: usize = 64 << 10;
 /// How many times longer an answer may stay away than a part of a request may take to be sent.
 const READS_WAIT_LONGER: u32 = 4;
 /// Bytes of an answer at most.
@@ -83,7 +87,10 @@ impl S3Options {
 
 /// Objects in a bucket of an S3-compatible service.
 pub struct S3Bucket {
+    /// For requests that send much: the system still sends what it has taken.
     agent: Agent,
+    /// For all others.
+    quick: Agent,
     place: Place,
     /// Ends with a slash, or is empty.
     prefix: String,
@@ -117,25 +124,29 @@ impl S3Bucket {
         };
         let place = Place::new(url, style, name.to_string(), options.region.clone());
         let place = place.map_err(|error| unsupported(format!("bucket '{name}': {error}")))?;
-        let mut config = Agent::config_builder();
-        if is_plain {
-            // What is for this machine does not leave it.
-            config = config.proxy(None);
-        }
-        let config = config
-            .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(5)))
-            .timeout_per_write(Some(options.timeout))
-            .timeout_per_read(Some(READS_WAIT_LONGER * options.timeout))
-            .max_redirects(0)
-            .max_idle_connections(CONNECTIONS_KEPT)
-            .max_idle_connections_per_host(CONNECTIONS_KEPT)
-            .build();
+        let agent = |answer_within: Duration| -> Agent {
+            let mut config = Agent::config_builder();
+            if is_plain {
+                // What is for this machine does not leave it.
+                config = config.proxy(None);
+            }
+            let config = config
+                .http_status_as_error(false)
+                .timeout_connect(Some(Duration::from_secs(5)))
+                .timeout_per_write(Some(options.timeout))
+                .timeout_per_read(Some(answer_within))
+                .max_redirects(0)
+                .max_idle_connections(CONNECTIONS_KEPT)
+                .max_idle_connections_per_host(CONNECTIONS_KEPT);
+            config.build().into()
+        };
+        let patient = READS_WAIT_LONGER * options.timeout;
+        let (agent, quick) = (agent(patient), agent(ANSWER_WITHIN.min(patient)));
         let prefix = prefix.trim_matches('/');
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
         let file = options.credentials_file.clone();
         let credentials = Mutex::new(None);
-        Ok(S3Bucket { agent: config.into(), place, prefix, file, credentials })
+        Ok(S3Bucket { agent, quick, place, prefix, file, credentials })
     }
 
     fn key(&self, name: &str) -> String {
@@ -197,11 +208,18 @@ impl S3Bucket {
         let message = format!("{}: status {status}{code}{what}", self.url());
         let is_overload = matches!(status, 429 | 500..=599) && kind == BucketErrorKind::Busy;
         let retry_after = is_overload.then(|| Duration::from_secs(asked.unwrap_or(0)));
-        BucketError { kind, message, retry_after }
+        BucketError::new(kind, message).retry_after(retry_after)
     }
 
     fn unreachable(&self, error: &ureq::Error) -> BucketError {
-        BucketError::new(BucketErrorKind::Busy, format!("{}: {error}", self.url()))
+        let (url, host) = (self.url(), self.host());
+        match error {
+            ureq::Error::Timeout(_) => BucketError::new(
+                BucketErrorKind::Silent,
+                format!("{url}: no answer from {host}: {error}"),
+            ),
+            _ => BucketError::new(BucketErrorKind::Busy, format!("{url}: {host}: {error}")),
+        }
     }
 
     /// The bucket's configuration of a kind; `None` if it has none, or these credentials may not read it.
@@ -209,7 +227,7 @@ impl S3Bucket {
         let credentials = self.credentials().ok()?;
         let mut action = self.place.get_object(Some(&credentials), "");
         action.query_mut().insert(kind.to_owned(), "");
-        let mut response = self.agent.get(action.sign(SIGNED_FOR).as_str()).call().ok()?;
+        let mut response = self.quick.get(action.sign(SIGNED_FOR).as_str()).call().ok()?;
         if response.status().as_u16() != 200 {
             return None;
         }
@@ -228,7 +246,8 @@ impl S3Bucket {
         let mut action = self.place.put_object(Some(&credentials), &key);
         action.headers_mut().insert(condition.0, condition.1);
         let url = action.sign(SIGNED_FOR);
-        let sent = self.agent.put(url.as_str()).header(condition.0, condition.1).send(bytes);
+        let agent = if bytes.len() <= LITTLE_MAX { &self.quick } else { &self.agent };
+        let sent = agent.put(url.as_str()).header(condition.0, condition.1).send(bytes);
         let response = sent.map_err(|error| self.unreachable(&error))?;
         match response.status().as_u16() {
             200 | 201 | 204 => Ok(Some(tag_of(&response, self)?)),
@@ -262,7 +281,7 @@ impl Bucket for S3Bucket {
         let credentials = self.credentials()?;
         let key = self.key(name);
         let url = self.place.get_object(Some(&credentials), &key).sign(SIGNED_FOR);
-        let mut request = self.agent.get(url.as_str());
+        let mut request = self.quick.get(url.as_str());
         if let Some(Range { start, end }) = range {
             request = request.header("range", format!("bytes={start}-{}", end - 1));
         }
@@ -312,7 +331,7 @@ impl Bucket for S3Bucket {
         let key = self.key(name);
         let url = self.place.delete_object(Some(&credentials), &key).sign(SIGNED_FOR);
         let response =
-            self.agent.delete(url.as_str()).call().map_err(|error| self.unreachable(&error))?;
+            self.quick.delete(url.as_str()).call().map_err(|error| self.unreachable(&error))?;
         match response.status().as_u16() {
             200..=299 | 404 => Ok(()),
             _ => Err(self.failure(response)),
@@ -332,7 +351,7 @@ impl Bucket for S3Bucket {
             }
             let url = action.sign(SIGNED_FOR);
             let mut response =
-                self.agent.get(url.as_str()).call().map_err(|error| self.unreachable(&error))?;
+                self.quick.get(url.as_str()).call().map_err(|error| self.unreachable(&error))?;
             if response.status().as_u16() != 200 {
                 return Err(self.failure(response));
             }
@@ -360,6 +379,12 @@ impl Bucket for S3Bucket {
 
     fn cautions(&self) -> Vec<String> {
         cautions::of(&|kind| self.configuration(kind), &self.prefix)
+    }
+
+    fn host(&self) -> String {
+        let url = self.place.base_url();
+        let port = url.port().map_or_else(String::new, |port| format!(":{port}"));
+        format!("{}{port}", url.host_str().unwrap_or_default())
     }
 
     fn url(&self) -> String {

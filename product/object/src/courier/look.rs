@@ -1,6 +1,6 @@
-//! Looks again and again whether another host has taken the volume over, so that a host that ships nothing learns it
-//! too, within [`look_every`](crate::Settings::look_every) and one request. While the bucket does not answer
-//! nobody can know.
+//! Looks again and again whether another host has taken the volume over, so that a host that ships
+//! nothing learns it too, within [`look_every`](crate::Settings::look_every) and one request. While
+//! the bucket does not answer no host can know.
 
 use super::{Report, Shared};
 use crate::bucket::Bucket;

@@ -2,7 +2,7 @@
 
 use crate::courier::{Outlook, Weather, Worker};
 use crate::names::CommitId;
-use crate::shipper::{Ack, Counts, Lag};
+use crate::shipper::{Ack, Counts, Lag, Pace};
 use coulter_device::Waker;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -58,6 +58,7 @@ pub(super) struct Shared {
     pub(super) wants_commit: bool,
     pub(super) leaving: Leaving,
     pub(super) ack: Option<Ack>,
+    pub(super) pace: Option<Pace>,
 }
 
 /// Whether the volume is being closed.
@@ -66,7 +67,7 @@ pub(super) enum Leaving {
     /// It is not.
     #[default]
     No,
-    /// A bucket that fails is waited for until then.
+    /// What is left is shipped until then.
     Until(Instant),
     /// It was, and goes on.
     Stays,
@@ -88,9 +89,9 @@ impl Replica {
         Status { weather: self.outlook.weather(), ..status }
     }
 
-    /// The volume is being closed, and no host uses it: if the bucket fails for longer than `patience` from now on, what
-    /// is left is not shipped, and flushes are answered by the local device alone. [`Status::has_left`] tells; the
-    /// next opening ships the rest.
+    /// The volume is being closed, and no host uses it: what is not shipped within `patience` from
+    /// now on is left, and flushes are answered by the local device alone. [`Status::has_left`]
+    /// tells; the next opening ships the rest.
     pub fn leave_within(&self, patience: Duration) {
         self.lock().leaving = Leaving::Until(Instant::now() + patience);
         self.waker.wake();
@@ -105,6 +106,12 @@ impl Replica {
     /// What a flush waits for from now on, those that wait already included.
     pub fn acknowledge(&self, ack: Ack) {
         self.lock().ack = Some(ack);
+        self.waker.wake();
+    }
+
+    /// How often it commits from now on, and how much may wait.
+    pub fn adjust(&self, pace: Pace) {
+        self.lock().pace = Some(pace);
         self.waker.wake();
     }
 

@@ -182,7 +182,7 @@ impl Fetcher {
         (marks, is_whole, is_whole_now): (Marks, Box<dyn FnOnce() + Send>, bool),
         waker: Waker,
     ) -> io::Result<Fetcher> {
-        let bucket: Arc<dyn Bucket> = Arc::new(GuardedBucket(bucket));
+        let bucket: Arc<dyn Bucket> = Arc::new(GuardedBucket::new(bucket));
         let state = Mutex::default();
         let changed = Condvar::new();
         let shared = Arc::new(Shared { state, changed, bucket, record, pieces, waker });

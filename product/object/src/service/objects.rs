@@ -166,7 +166,7 @@ impl Objects {
 
 fn refusal(error: &BucketError) -> Message {
     match error.kind {
-        BucketErrorKind::Busy => Message::error(503, "SlowDown"),
+        BucketErrorKind::Busy | BucketErrorKind::Silent => Message::error(503, "SlowDown"),
         BucketErrorKind::Denied => Message::error(403, "AccessDenied"),
         BucketErrorKind::NoBucket => Message::error(404, "NoSuchBucket"),
         BucketErrorKind::Unsupported => Message::error(501, "NotImplemented"),

@@ -24,10 +24,11 @@
 //! - After a fence was met nothing is answered any more.
 
 mod capture;
+mod changes;
 mod pending;
 mod settings;
 
-pub use settings::{Ack, Lag, Settings};
+pub use settings::{Ack, Lag, Pace, Settings};
 
 use crate::history::History;
 use crate::layout::commit::{Content, Inline};
@@ -228,15 +229,6 @@ impl Shipper {
         let cut = if self.has_changed { self.cut + 1 } else { self.cut };
         self.wants_cut |= self.has_changed;
         self.flushes.push_back(Flush { token, cut, is_local: false });
-    }
-
-    /// What flushes wait for from now on. With [`Ack::Local`] the driver answers those that wait.
-    pub fn acknowledge(&mut self, ack: Ack) {
-        self.settings.ack = ack;
-        if ack == Ack::Local {
-            self.flushes.clear();
-            self.actions.retain(|action| !matches!(action, Action::Flushed(_)));
-        }
     }
 
     /// The device has completed a flush.

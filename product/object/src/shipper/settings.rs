@@ -45,7 +45,25 @@ pub struct Settings {
     pub look_every: Duration,
 }
 
+/// The settings that may change while a replica is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// As [`Settings::every`].
+    pub every: Duration,
+    /// As [`Settings::lag_max`].
+    pub lag_max: u64,
+    /// As [`Settings::keep_max`].
+    pub keep_max: u64,
+}
+
 impl Settings {
+    /// The same at another pace.
+    #[must_use]
+    pub fn at(self, pace: Pace) -> Settings {
+        let Pace { every, lag_max, keep_max } = pace;
+        Settings { every, lag_max, keep_max, ..self }
+    }
+
     /// A commit a second, objects of 8 MiB, 1 GiB of lag, 64 MiB kept in memory.
     pub const DEFAULT: Settings = Settings {
         ack: Ack::Local,
