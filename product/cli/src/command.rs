@@ -17,6 +17,7 @@ use std::path::PathBuf;
     subcommand_required = true,
     arg_required_else_help = true,
     max_term_width = 100,
+    override_help = crate::help::SHORT,
     after_help = AFTER_HELP
 )]
 pub(crate) struct CommandLine {
@@ -92,6 +93,7 @@ pub(crate) enum Verb {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::help;
     use clap::CommandFactory;
 
     #[test]
@@ -106,6 +108,42 @@ mod tests {
             assert!(verb.get_about().is_some(), "{name} does not say what it does");
             let examples = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(examples.contains(&format!("coulter {name}")), "{name} has no example");
+        }
+    }
+
+    #[test]
+    fn the_help_fits_on_a_screen_of_24_lines_and_80_columns() {
+        assert!(help::SHORT.lines().count() <= 23, "the prompt takes one line");
+        for line in help::SHORT.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn every_command_of_the_help_is_one() {
+        let commands = help::SHORT.lines().filter_map(|line| line.strip_prefix("  coulter "));
+        for command in commands.filter(|it| !it.starts_with("help") && !it.starts_with('-')) {
+            let words = command.split("   ").next().unwrap_or_default();
+            let words = ["coulter"].into_iter().chain(words.split_whitespace());
+            assert!(CommandLine::try_parse_from(words).is_ok(), "{command}");
+        }
+    }
+
+    #[test]
+    fn the_list_of_all_has_each_visible_verb_once() {
+        let whole = CommandLine::command();
+        let mut listed: Vec<&str> =
+            help::GROUPS.iter().flat_map(|(_, verbs)| verbs.iter().copied()).collect();
+        let mut visible: Vec<&str> = whole
+            .get_subcommands()
+            .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
+            .map(clap::Command::get_name)
+            .collect();
+        listed.sort_unstable();
+        visible.sort_unstable();
+        assert_eq!(listed, visible);
+        for line in help::all(&whole).lines() {
+            assert!(line.chars().count() <= 100, "{line}");
         }
     }
 

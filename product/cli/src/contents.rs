@@ -16,6 +16,7 @@ use coulter::service::{BLOCK_SIZE, RequestError};
 use coulter::{OpenOptions, Volume};
 use coulter_check::salvage::Lba;
 use coulter_daemon::file_identity::FileIdentity;
+use coulter_daemon::signatures;
 use coulter_device::Device;
 use coulter_system::sparse;
 use std::fs::{File, OpenOptions as FileOptions};
@@ -59,6 +60,10 @@ impl Origin {
         let mut file =
             FileOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
         let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        let marks = signatures::detect(&file, size).map_err(failed)?;
+        if marks.iter().any(|mark| mark.what == signatures::COULTER) {
+            return Err(StoreError::OriginIsStore { path: path.to_owned() }.into());
+        }
         match size {
             0 => Err(unfit("it is empty").into()),
             _ => Ok(Origin { file, path: path.to_owned(), size }),

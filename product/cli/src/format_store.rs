@@ -71,7 +71,7 @@ impl Target {
     /// # Errors
     /// [`StoreError::HoldsData`] and its neighbours; whatever the system refuses.
     pub fn prepare(path: &Path, shape: &Shape, force: bool) -> Result<Target, CliError> {
-        store::check_touched_limit(path, shape)?;
+        store::check_limits(path, shape)?;
         let place = find_place(path, shape)?;
         let absolute = || path.canonicalize().map_err(|e| CliError::io("find", path, e));
         let (path, marks) = match &place {

@@ -20,12 +20,14 @@ pub mod dead_loops;
 pub mod error;
 pub mod file_system;
 pub mod format_store;
+mod help;
 mod image;
 mod inside;
 pub mod interrupt;
 mod man_page;
 mod metrics_address;
 mod mistyped;
+mod mount_point;
 mod named_store;
 mod nvme_keys;
 pub mod opening;
@@ -50,6 +52,10 @@ use std::process::ExitCode;
 /// The program: does what its command line says.
 pub fn main() -> ExitCode {
     coulter_system::raw::make_excess_file_size_an_error();
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(text) = help::asked_for(&words, &CommandLine::command()) {
+        return printed(io::stdout().write_all(text.as_bytes()));
+    }
     let parsed = CommandLine::try_parse().and_then(|line| match &line.verb {
         Verb::Overlay(overlay) => overlay
             .place()
@@ -59,9 +65,8 @@ pub fn main() -> ExitCode {
     });
     let line = match parsed {
         Ok(line) => line,
-        Err(words) => {
-            let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-            return answer(&mistyped::improved(words, &arguments, &CommandLine::command()));
+        Err(error) => {
+            return answer(&mistyped::improved(error, &words, &CommandLine::command()));
         }
     };
     let level = match &line.verb {
@@ -90,13 +95,18 @@ pub fn main() -> ExitCode {
 pub fn answer(words: &clap::Error) -> ExitCode {
     // It is 0 or 2.
     let code = words.exit_code() as u8;
-    match print(words).and_then(|()| io::stdout().flush()) {
-        Err(error) if code == 0 && error.kind() != io::ErrorKind::BrokenPipe => {
+    let is_printed = print(words);
+    if code == 0 { printed(is_printed) } else { ExitCode::from(code) }
+}
+
+fn printed(written: io::Result<()>) -> ExitCode {
+    match written.and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             let error = CliError::io("write to", "standard output".as_ref(), error);
             terminal::print_error(&error.report());
             ExitCode::FAILURE
         }
-        _ => ExitCode::from(code),
+        _ => ExitCode::SUCCESS,
     }
 }
 

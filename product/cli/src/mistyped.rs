@@ -90,6 +90,18 @@ const KNOWN: &[Known] = &[
         &["grow", "resize"],
         "`coulter grow STORE` makes the store of a detached overlay larger",
     ),
+    ("snapshot", &["restore"], "`coulter restore URL@NAME FILE` makes a store of a snapshot"),
+    ("snapshot", &["remove", "rm", "destroy"], "`coulter snapshot delete URL@NAME` deletes one"),
+    ("snapshot", &["ls", "show", "status"], "`coulter snapshot list URL` lists them"),
+    ("snapshot", &["new", "take", "make", "add"], "`coulter snapshot create URL@NAME` makes one"),
+    ("snapshot", &["diff"], "`coulter diff URL@ONE URL@OTHER` shows what differs"),
+    ("snapshot", &["clone"], "`coulter clone URL@NAME URL2` makes a volume that begins with it"),
+    ("replica", &["check", "scrub", "fsck"], "`coulter replica verify URL` reads all of a copy"),
+    (
+        "replica",
+        &["list", "ls"],
+        "`coulter list` lists what is attached, `coulter replica status URL` shows one copy",
+    ),
     (
         "overlay",
         &["adopt", "orphans"],
@@ -99,8 +111,9 @@ const KNOWN: &[Known] = &[
 
 /// The same error with advice that helps. `words` is the command line without the program.
 pub(crate) fn improved(mut error: Error, words: &[OsString], whole: &Command) -> Error {
-    if let Some(word) = overlay_verb(&error, words) {
-        let overlay = overlay_of(whole);
+    let overlay = overlay_of(whole);
+    let is_verb = |word: &String| overlay.find_subcommand(word).is_some();
+    if let Some(word) = overlay_verb(&error, words).filter(|word| !is_verb(word)) {
         error = Error::new(ErrorKind::InvalidSubcommand).with_cmd(&overlay);
         error.insert(ContextKind::InvalidSubcommand, ContextValue::String(word));
         let verbs = overlay.get_subcommands().map(|verb| verb.get_name().to_owned());
@@ -112,7 +125,7 @@ pub(crate) fn improved(mut error: Error, words: &[OsString], whole: &Command) ->
         return with_known(error, words);
     }
     if let Some(extra) = overlay_extra(&error, words) {
-        error = Error::new(ErrorKind::UnknownArgument).with_cmd(&overlay_of(whole));
+        error = Error::new(ErrorKind::UnknownArgument).with_cmd(&overlay);
         error.insert(ContextKind::InvalidArg, ContextValue::String(extra));
     }
     match error.kind() {
@@ -251,6 +264,10 @@ mod tests {
             ("overlay umount /mnt", "coulter umount DIR"),
             ("overlay list a", "coulter list"),
             ("overlay frobnicate /mnt", "the verbs are status, settle"),
+            ("snapshot restore s3://b/v@x d.img", "coulter restore URL@NAME FILE"),
+            ("snapshot remove s3://b/v@x", "coulter snapshot delete URL@NAME"),
+            ("replica check s3://b/v", "coulter replica verify URL"),
+            ("replica list", "coulter list"),
         ] {
             let said = said(line);
             assert!(said.contains(expected), "{line}: {said}");
@@ -269,6 +286,11 @@ mod tests {
         assert!(said("atach a.img").contains("'attach'"));
         assert!(said("mov a.img").contains("'move'"));
         assert!(said("overlay /srv/data extra").contains("unexpected argument 'extra'"));
+        for verb in ["status", "settle", "check", "detach", "list-orphans"] {
+            let said = said(&format!("overlay {verb} /srv/data --jsn"));
+            assert!(said.contains("unexpected argument '--jsn'"), "{said}");
+            assert!(!said.contains("unrecognized subcommand"), "{said}");
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use coulter_check::FileBlocks;
 use coulter_check::dump::{self, SuperblockState};
-use coulter_system::mounts;
-use std::fs::{self, File};
+use coulter_system::{mounts, seekable};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What a store is looked for by.
@@ -81,7 +81,7 @@ fn is_served(device: &Path) -> bool {
 }
 
 fn holds(disk: &Path, wanted: &Wanted<'_>) -> bool {
-    let Ok(mut blocks) = File::open(disk).and_then(FileBlocks::new) else { return false };
+    let Ok(mut blocks) = seekable::open(disk).and_then(FileBlocks::new) else { return false };
     let copies = dump::superblock(&mut blocks).value.unwrap_or_default();
     copies.iter().any(|copy| match (&copy.state, wanted) {
         (SuperblockState::Valid(fields), Wanted::Label(label)) => fields.label == *label,

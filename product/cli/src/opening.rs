@@ -198,10 +198,7 @@ impl OpeningOptions {
         let text =
             path.to_str().filter(|text| ["s3://", "file://"].iter().any(|it| text.starts_with(it)));
         let file = match (text, &self.copy.cache) {
-            (None, None) => {
-                self.note_left_copy(path);
-                return Ok((path.to_owned(), self.clone()));
-            }
+            (None, None) => return Ok((path.to_owned(), self.clone())),
             (None, Some(_)) => return Err(CopyError::CacheOfStore { path: path.to_owned() }.into()),
             (Some(url), None) => return Err(CopyError::NoCache { url: url.to_owned() }.into()),
             (Some(_), Some(file)) => file,
@@ -225,15 +222,16 @@ impl OpeningOptions {
         Ok((file, opening))
     }
 
-    /// A store whose copy will not follow it is told of: no words of the command line ask for that.
-    fn note_left_copy(&self, path: &Path) {
+    /// Tells of a store, attached as `name`, whose copy does not follow it: no words of the command
+    /// line ask for that.
+    pub(crate) fn note_left_copy(&self, path: &Path, name: &str) {
         if self.copy.replicate.is_some() || self.read_only {
             return;
         }
         if let Some(words) = replication::remembered(path) {
             terminal::note(&format!(
-                "{} has a copy, which does not follow it from now on: add {words}",
-                terminal::path(path)
+                "'{name}' has a copy, which does not follow it from now on: to have it follow, \
+                 detach it and add {words}"
             ));
         }
     }

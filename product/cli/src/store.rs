@@ -56,16 +56,26 @@ pub fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions 
 /// Bytes of a stretch of addresses that counts as in use if it holds anything.
 const STRETCH_SIZE: u64 = coulter::STRETCH_SIZE;
 
-/// Stretches of a limit that [`check_touched_limit`] lets through.
+/// Stretches of a limit that [`check_limits`] lets through.
 fn stretches(limit: Size) -> u32 {
     u32::try_from(limit.0 / STRETCH_SIZE).unwrap_or(u32::MAX)
 }
 
-/// Whether the limit of touched addresses that `shape` asks for can be one.
+/// Refuses limits of a sparse volume that cannot be kept.
 ///
 /// # Errors
 /// [`StoreError::Create`], with the reason and what to give instead.
-pub fn check_touched_limit(path: &Path, shape: &Shape) -> Result<(), CliError> {
+pub fn check_limits(path: &Path, shape: &Shape) -> Result<(), CliError> {
+    match (shape.capacity, shape.size) {
+        (Some(capacity), Some(size)) if capacity > size => {
+            let reason = format!("--capacity {capacity} is more than --size {size}");
+            Err(StoreError::Create { path: path.to_owned(), reason, is_usage: true }.into())
+        }
+        _ => check_touched_limit(path, shape),
+    }
+}
+
+fn check_touched_limit(path: &Path, shape: &Shape) -> Result<(), CliError> {
     let (Some(limit), Some(capacity), Some(size)) =
         (shape.touched_limit, shape.capacity, shape.size)
     else {

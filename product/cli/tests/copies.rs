@@ -311,7 +311,18 @@ fn a_volume_is_moved_to_another_host_without_a_take_over() {
     let uri = sandbox.ok(&words).trim_end().to_owned();
     write(&sandbox, &uri, 1);
     sandbox.fails(1, &["move", "disk.img", "file:///nowhere/at/all"]);
+    sandbox.ok(&["create", "other.img", "--store-size", "96M", "--segment-size", "2M"]);
+    let other = format!("{url}-of-another");
+    sandbox.ok(&["replicate", "other.img", &other]);
+    let error = sandbox.fails(1, &["move", "disk", &other]);
+    assert!(error.contains("will not move 'disk'"), "{error}");
+    assert!(error.contains("of another store") && error.contains("stays attached"), "{error}");
+    assert!(!error.contains("--reseed"), "move has no such option: {error}");
+    assert_eq!(sandbox.json(&["list", "--json"])[0]["name"], "disk", "it goes on");
     let told = sandbox.ok(&["move", "disk.img", &url]);
+    let again = sandbox.fails(1, &["move", "disk.img", &url]);
+    assert!(again.contains("moved there already"), "{again}");
+    assert!(again.contains("--cache FILE"), "{again}");
     assert!(told.contains("no host"), "{told}");
     let status = sandbox.json(&["replica", "status", &url, "--json"]);
     assert_eq!(status["is_ended"], true, "{status}");

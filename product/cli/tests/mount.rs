@@ -147,8 +147,9 @@ fn a_busy_mount_point_names_who_uses_it() {
     assert!(error.contains(&format!("process {} (sleep)", user.id())), "{error}");
     let error = sandbox.fails(1, &["detach", "disk"]);
     assert!(error.contains("coulter umount"), "{error}");
-    let error = sandbox.fails(2, &["mount", "disk.img", "mnt"]);
-    assert!(error.contains("mounted there already"), "{error}");
+    let error = sandbox.fails(1, &["mount", "disk.img", "mnt"]);
+    assert!(error.contains("ext4 is mounted there already"), "{error}");
+    assert!(error.contains("coulter umount"), "{error}");
     user.kill().expect("it runs");
     user.wait().expect("it is our child");
     sandbox.ok(&["umount", "mnt"]);

@@ -168,8 +168,9 @@ fn snapshots_are_kept_named_restored_and_given_up() {
     let name = format!("{url}@before the upgrade");
     sandbox.ok(&["snapshot", "create", &name]);
     write(&sandbox, &uri, 2);
-    let error = sandbox.fails(2, &["snapshot", "create", &name]);
-    assert!(error.contains("is taken"), "{error}");
+    let error = sandbox.fails(1, &["snapshot", "create", &name]);
+    assert!(error.contains("a snapshot of that name already"), "{error}");
+    assert!(error.contains("do:"), "{error}");
     let list = sandbox.json(&["snapshot", "list", &url, "--json"]);
     assert_eq!(list[0]["name"], "before the upgrade");
     sandbox.ok(&["restore", &name, "old.img"]);
@@ -363,6 +364,9 @@ fn a_store_that_has_a_copy_offers_it_again_and_says_so_if_it_is_left_behind() {
     let told = String::from_utf8_lossy(&left.stderr).into_owned();
     assert!(left.status.success() && told.contains("does not follow it"), "{told}");
     assert!(told.contains(&words), "{told}");
+    assert_eq!(told.matches("does not follow").count(), 1, "it is told once: {told}");
+    let refused = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd-server"]);
+    assert!(!refused.contains("does not follow"), "nothing was attached: {refused}");
     let status = sandbox.ok(&["status"]);
     assert!(status.contains("does not follow") && status.contains(&words), "{status}");
     assert_eq!(sandbox.json(&["status", "--json"])[0]["left_copy"], words);

@@ -401,7 +401,7 @@ fn a_file_that_took_the_place_of_a_store_is_not_taken_for_it() {
         assert!(error.contains("was deleted: `coulter status disk`"), "{error}");
     }
     // The new one is a store like others, under another name.
-    let error = sandbox.fails(2, &["attach", "disk.img", "--via", "nbd-server"]);
+    let error = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd-server"]);
     assert!(error.contains("the name 'disk' is taken"), "{error}");
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server", "--name", "disk-2"]);
     assert!(sandbox.ok(&["list", "--json"]).contains("disk-2"));

@@ -21,6 +21,14 @@ const CREATE: &[Wrong] = &[
     ("create new.img --size 1X", 2, &["'1X'", "--size", "'X' is not a unit", "K, M, G"]),
     ("create new.img --size 10GB", 2, &["--size", "ambiguous", "write G or GiB"]),
     ("create new.img --store-size 1K", 2, &["has 1 KiB", "needs", "larger device"]),
+    ("create new.img --size +1G", 2, &["'+1G'", "digits and a unit", "1.5G"]),
+    ("create new.img --size 1,5G", 2, &["'1,5G'", "digits and a unit", "1.5G"]),
+    ("create new.img --size ten", 2, &["'ten'", "digits and a unit"]),
+    (
+        "create new.img --size 64M --capacity 128M",
+        2,
+        &["--capacity 128 MiB is more than --size 64 MiB"],
+    ),
     ("create new.img --size 9999999999G", 2, &["--size", "larger than 8 EiB"]),
     ("create new.img --size 1G --segment-size 3M", 2, &["segment size", "power of two"]),
     ("create new.img --size 1G --segment-size 1M", 2, &["segment size", "from 2 MiB"]),
@@ -66,7 +74,7 @@ const ATTACH: &[Wrong] = &[
         &["directory", "it is a directory", "name the file or disk"],
     ),
     ("attach present.img --via nbd-server --name a/b", 2, &["a/b", "letters, digits"]),
-    ("attach present.img --name disk --via nbd-server", 2, &["disk", "name", "--name"]),
+    ("attach present.img --name disk --via nbd-server", 1, &["disk", "name", "--name"]),
     (
         "attach disk.img --via nbd-server",
         1,
@@ -78,6 +86,8 @@ const ATTACH: &[Wrong] = &[
     ("attach present.img --tune speed=1", 2, &["speed", "cleaning-rate"]),
     ("attach present.img --metrics nonsense", 2, &["--metrics", "nonsense"]),
     ("attach present.img --via nbd-server --metrics 192.0.2.1:9", 2, &["192.0.2.1:9", "loopback"]),
+    ("attach pipe --via nbd-server", 2, &["pipe", "neither a file nor a block device"]),
+    ("serve pipe --nbd unix:pipe.sock", 2, &["pipe", "neither a file nor a block device"]),
     ("attach cut.img --via nbd-server", 1, &["cut.img", "truncated"]),
     ("serve present.img", 2, &["--nbd"]),
     ("serve present.img --nbd somewhere", 2, &["no such kind of address", "tcp:host:port"]),
@@ -113,8 +123,11 @@ const VOLUME: &[Wrong] = &[
     ("mount missing.img directory --size 1G --mkfs ext4", 1, &["no such file", "--create"]),
     ("mount missing.img directory --create", 2, &["missing.img", "--size 10G"]),
     ("mount present.img directory --create", 1, &["no file system", "--mkfs ext4"]),
-    ("mount present.img nodirectory", 2, &["nodirectory", "no such directory", "name a directory"]),
-    ("mount present.img text.img", 2, &["text.img", "not a directory"]),
+    ("mount present.img nodirectory", 1, &["no such directory", "mkdir -p nodirectory"]),
+    ("mount present.img text.img", 1, &["text.img", "not a directory", "name a directory"]),
+    ("mount directory present.img", 1, &["not a directory", "the store comes first"]),
+    ("mount present.img /proc", 1, &["proc is mounted there already", "`umount /proc`"]),
+    ("mount pipe directory", 2, &["pipe", "neither a file nor a block device"]),
     ("mount present.img directory --mkfs fat", 2, &["fat", "--mkfs", "ext4"]),
     ("mount text.img directory", 1, &["text.img", "no store here"]),
     ("umount directory", 1, &["directory", "nothing is mounted there", "findmnt"]),
@@ -180,8 +193,14 @@ const FILES: &[Wrong] = &[
     ),
     ("fs mount text.img directory", 1, &["text.img", "no store here"]),
     ("fs mount present.img directory", 1, &["no Coulter file system", "coulter fs create"]),
-    ("fs mount present.img nodirectory", 2, &["no such directory", "name a directory"]),
-    ("fs mount present.img text.img", 2, &["text.img", "not a directory"]),
+    ("fs mount present.img nodirectory", 1, &["no such directory", "mkdir -p nodirectory"]),
+    ("fs mount present.img text.img", 1, &["text.img", "not a directory"]),
+    ("fs mount pipe directory", 2, &["pipe", "neither a file nor a block device"]),
+    ("fs salvage pipe out", 1, &["pipe", "neither a regular file nor a block device"]),
+    ("fs salvage text.img out", 1, &["text.img", "no store here"]),
+    ("fs salvage missing.img out", 1, &["missing.img", "no such file"]),
+    ("fs salvage present.img out", 1, &["no Coulter file system", "coulter check present.img"]),
+    ("fs salvage present.img full", 1, &["full", "not empty", "do:  empty it"]),
     ("fs mount present.img directory --cache sideways", 2, &["sideways", "through, back"]),
     ("fs check missing.img", 1, &["missing.img", "no such file", "do:  check the path"]),
     ("fs check text.img", 1, &["text.img", "no store here", "path is right"]),
@@ -195,6 +214,9 @@ const FILES: &[Wrong] = &[
     ("overlay directory --remap some", 2, &["some", "--remap", "random, all, off"]),
     ("overlay directory --settle later", 2, &["later", "--settle", "idle, unmount, never"]),
     ("overlay directory --store-size 1K", 2, &["1 KiB", "needs", "larger device"]),
+    ("overlay directory --store pipe", 1, &["pipe", "neither a regular file nor a block device"]),
+    ("overlay status directory --jsn", 2, &["unexpected argument '--jsn'"]),
+    ("overlay check directory --json", 2, &["unexpected argument '--json'"]),
     ("overlay directory --store no/such/store", 1, &["no/such", "mkdir -p"]),
     ("overlay status directory", 1, &["directory", "no overlay is over it", "coulter overlay"]),
     ("overlay settle directory", 1, &["directory", "no overlay is over it", "coulter overlay"]),
@@ -221,7 +243,7 @@ const COPIES: &[Wrong] = &[
     ("restore", 2, &["<URL[@SNAPSHOT]>"]),
     ("restore file:///no/vol new.img", 1, &["file:///no/vol", "no such bucket", "check the URL"]),
     ("restore file:///no/vol@monday new.img", 1, &["file:///no/vol@monday", "no such bucket"]),
-    ("restore file:///no/vol present.img", 2, &["present.img", "there already", "not there yet"]),
+    ("restore file:///no/vol present.img", 1, &["present.img", "there already", "not there yet"]),
     ("restore file:///no/vol@ new.img", 2, &["snapshot's name", "1 to 255 bytes"]),
     ("restore file:///no/vol@x new.img --take-over", 2, &["take over", "past", "--take-over"]),
     ("restore present.img new.img", 2, &["present.img", "s3://", "file:///"]),
@@ -232,6 +254,8 @@ const COPIES: &[Wrong] = &[
     ("snapshot list present.img", 2, &["present.img", "s3://"]),
     ("snapshot delete file:///no/vol", 2, &["which snapshot", "URL@NAME"]),
     ("snapshot delete file:///no/vol@monday", 1, &["no such bucket", "check the URL"]),
+    ("snapshot restore file:///no/vol@x out.img", 2, &["coulter restore URL@NAME FILE"]),
+    ("snapshot remove file:///no/vol@x", 2, &["coulter snapshot delete URL@NAME"]),
     ("snapshot rollback file:///no/vol", 2, &["which snapshot", "URL@NAME"]),
     ("snapshot rollback file:///no/vol@monday", 1, &["no such bucket", "check the URL"]),
     ("replica status disk", 2, &["'disk'", "s3://"]),
@@ -248,6 +272,12 @@ const COPIES: &[Wrong] = &[
     ("export present.img no/out.img", 1, &["no/out.img", "no such file or directory", "mkdir -p"]),
     ("create new.img --from missing.img", 1, &["missing.img", "no such file", "check the path"]),
     ("create new.img --from directory", 2, &["directory", "neither a regular file", "image"]),
+    (
+        "create new.img --from present.img",
+        1,
+        &["it is a Coulter store", "coulter export present.img FILE"],
+    ),
+    ("create new.img --from pipe", 2, &["pipe", "neither a regular file"]),
     ("create new.img --from empty.img", 2, &["empty.img", "it is empty"]),
     ("salvage zeros.img out.img", 1, &["zeros.img", "no superblock"]),
     ("check zeros.img", 1, &["zeros.img is not sound", "1 fault, 0 warnings"]),
@@ -276,6 +306,11 @@ fn sandbox() -> Sandbox {
     fs::write(sandbox.path("ext4.img"), ext4).expect("it is writable");
     std::os::unix::fs::symlink("nowhere", sandbox.path("dangling.img")).expect("it is writable");
     sandbox.make_directory("directory");
+    sandbox.make_directory("full");
+    sandbox.make_directory("full/of");
+    // A program that opens it waits for ever.
+    let pipe = std::process::Command::new("mkfifo").arg(sandbox.path("pipe")).status();
+    assert!(pipe.expect("there is mkfifo").success());
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox
 }

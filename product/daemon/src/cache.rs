@@ -31,6 +31,11 @@ fn record_path(path: &Path) -> PathBuf {
     beside(path, "missing")
 }
 
+/// The same, if there is one.
+pub(crate) fn existing_record(path: &Path) -> Option<PathBuf> {
+    Some(record_path(path)).filter(|place| place.exists())
+}
+
 /// Whether the file at `path` is a cache in which something is missing.
 pub fn is_incomplete(path: &Path) -> bool {
     record_path(path).exists()

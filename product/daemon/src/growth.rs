@@ -11,8 +11,8 @@
 use crate::error::{Error, OpenError};
 use crate::{replication, store};
 use coulter::{GrowError, GrowOptions, OpenErrorKind};
+use coulter_system::seekable;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub struct Grown {
 /// # Errors
 /// When it cannot be looked at.
 pub(crate) fn size_of(path: &Path) -> Result<u64, Error> {
-    let size = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+    let size = seekable::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
     size.map_err(|source| Error::io("look at", path, source))
 }
 

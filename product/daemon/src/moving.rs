@@ -8,7 +8,7 @@ use coulter_device::Wait;
 use coulter_object::bucket::Bucket;
 use coulter_object::names::CommitId;
 use coulter_object::publish::Briefly;
-use coulter_object::{Ack, Settings, Url, lineage, takeover};
+use coulter_object::{Ack, Settings, Url, lineage, rollback, takeover};
 use coulter_terminal as terminal;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,15 +21,26 @@ const OUTAGE_MAX: Duration = Duration::from_secs(30);
 /// last commit.
 ///
 /// # Errors
-/// [`OpenError::NotReplicated`]; then the store is still the one that counts, unless another host has taken over.
+/// [`OpenError::NotMoved`]; then the store is still the one that counts, unless another host has
+/// taken over.
 pub fn hand_over(path: &Path, url: &Url) -> Result<String, Error> {
     let refused = |reason: String| {
-        let (path, url) = (path.to_owned(), url.to_string());
-        Error::from(OpenError::NotReplicated { path, url, reason })
+        let (what, url) = (path.display().to_string(), url.to_string());
+        let help = format!(
+            "this store is still the valid one: `coulter attach {} --replicate {url}` continues",
+            terminal::word(path)
+        );
+        Error::from(OpenError::NotMoved { what, url, reason, help })
     };
     let bucket = find_copy(path, url)?;
     let cache = cache::is_incomplete(path).then_some(cache::Caching { take_over: false });
-    let last = ship_all(path, &Replication { cache, ..once(url) }, &refused)?;
+    let shipped = ship_all(path, &Replication { cache, ..once(url) }, &refused);
+    let last = shipped.map_err(|error| match error {
+        Error::Open(
+            OpenError::NotReplicated { reason, .. } | OpenError::NoBucket { reason, .. },
+        ) => refused(reason),
+        other => other,
+    })?;
     let epoch = last.map_or(0, |last| last.epoch);
     let ended = takeover::give_up(&*bucket, epoch, &Briefly);
     let last = ended.map_err(|error| refused(error.to_string()))?;
@@ -38,15 +49,50 @@ pub fn hand_over(path: &Path, url: &Url) -> Result<String, Error> {
     Ok(last.to_string())
 }
 
+/// Refuses to hand over what is not the volume of the copy at `url`, while the store may still be
+/// served, as the volume `attached`.
+///
+/// # Errors
+/// [`OpenError::NoCopy`], [`OpenError::NotMoved`].
+pub fn check(path: &Path, url: &Url, attached: Option<&str>) -> Result<(), Error> {
+    let refused = |reason: &str, what_to_do: String| {
+        let stays = attached.map(|name| format!("; '{name}' stays attached")).unwrap_or_default();
+        let what = attached.map_or_else(|| path.display().to_string(), |name| format!("'{name}'"));
+        let (url, reason, help) = (url.to_string(), reason.to_owned(), what_to_do + &stays);
+        Err(OpenError::NotMoved { what, url, reason, help }.into())
+    };
+    let bucket = find_copy(path, url)?;
+    let (record, _) = coulter_object::history::record(&*bucket, &Briefly)
+        .map_err(|error| no_copy(path, url, error.to_string()))?;
+    // A cache has no superblock of its own until that was fetched.
+    let store = replication::uuid_of(path).filter(|_| !cache::is_incomplete(path));
+    if store.is_some_and(|store| store != record.store) {
+        return refused("the copy there is of another store", "check the URL".to_owned());
+    }
+    match replication::volume_of(path) {
+        Some(volume) if volume == record.volume => Ok(()),
+        Some(_) => refused("it is shipped to another copy", "check the URL".to_owned()),
+        None if matches!(rollback::is_ended(&*bucket, &record, &Briefly), Ok(true)) => refused(
+            "it was moved there already, or another host has let go of it",
+            format!("on the other host: `coulter attach {url} --cache FILE`"),
+        ),
+        None => refused(
+            "nothing tells that this store was shipped there",
+            "run `coulter replicate NAME URL` first".to_owned(),
+        ),
+    }
+}
+
+fn no_copy(path: &Path, url: &Url, reason: String) -> Error {
+    OpenError::NoCopy { path: path.to_owned(), url: url.to_string(), reason }.into()
+}
+
 /// The copy that the volume of the store at `path` is to be handed over by, if it is one.
 ///
 /// # Errors
 /// [`OpenError::NoCopy`].
 pub fn find_copy(path: &Path, url: &Url) -> Result<Arc<dyn Bucket>, Error> {
-    let missing = |reason: String| {
-        let (path, url) = (path.to_owned(), url.to_string());
-        Error::from(OpenError::NoCopy { path, url, reason })
-    };
+    let missing = |reason: String| no_copy(path, url, reason);
     // A copy is made by attaching, not in passing.
     let bucket = lineage::open(url, false, &Briefly).map_err(|error| missing(error.to_string()))?;
     coulter_object::history::record(&*bucket, &Briefly)

@@ -10,19 +10,22 @@ use crate::growth;
 use coulter_device::Device;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block};
-use coulter_object::bucket::{Bucket, BucketErrorKind, Cause, Meter, MeteredBucket, Prices, Usage};
+use coulter_object::bucket::{
+    Bucket, BucketError, BucketErrorKind, Cause, Meter, MeteredBucket, Prices, Usage,
+};
 use coulter_object::device::{MarkingDevice, Opening};
 use coulter_object::fill::Fill;
+use coulter_object::layout::VolumeId;
 use coulter_object::marks::{Marks, Owner};
 use coulter_object::probe;
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
 use coulter_object::{Ack, Pace, Replica, ReplicaError, Settings, ShippedDevice, Url};
 use coulter_object::{history, lineage};
-use coulter_system::{private, sparse};
+use coulter_system::{private, seekable, sparse};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
@@ -198,12 +201,12 @@ impl Replication {
         }
         let is_filled = !cache::is_incomplete(path);
         self.check_place(path)?;
-        let bucket = coulter_object::lineage::open(&self.url, is_filled, &Briefly)
+        let bucket = lineage::open(&self.url, is_filled, &Briefly)
             .map_err(|error| unusable(error.into()))?;
         let bucket = MeteredBucket::new(bucket);
         let meter = bucket.meter();
         let bucket: Arc<dyn Bucket> = Arc::new(bucket);
-        let is_new = match coulter_object::history::record(&*bucket, &Briefly) {
+        let is_new = match history::record(&*bucket, &Briefly) {
             Ok(_) => false,
             Err(ReplicaError::NoVolume) => true,
             Err(error) => return Err(unusable(error).into()),
@@ -228,6 +231,7 @@ impl Replication {
             _ => uuid_of(path).ok_or_else(|| refused("the store has no superblock".to_string()))?,
         };
         let place = marks_path(path, &store);
+        let is_first = !place.exists();
         let marks = Marks::open(&place)
             .map_err(|error| refused(format!("{}: {error}", place.display())))?;
         let size = device.properties().size;
@@ -247,7 +251,13 @@ impl Replication {
             remember(path, Some(self));
             return Ok((device, Shipped { replica, fill: Some(fill), meter, cautions }));
         }
-        let (device, replica) = ShippedDevice::open(device, opening).map_err(unusable)?;
+        let opened = ShippedDevice::open(device, opening);
+        let (device, replica) = opened.map_err(|error| {
+            if is_first {
+                forget_unclaimed(&place, &error);
+            }
+            unusable(error)
+        })?;
         remember(path, Some(self));
         Ok((Box::new(device), Shipped { replica, fill: None, meter, cautions }))
     }
@@ -343,9 +353,16 @@ impl Replication {
     }
 }
 
+/// Removes marks that were just made, if nothing was claimed with them: then nothing needs them.
+fn forget_unclaimed(marks: &Path, error: &ReplicaError) {
+    if matches!(error, ReplicaError::Diverged(_) | ReplicaError::InUse(_)) {
+        let _ = fs::remove_file(marks);
+    }
+}
+
 /// The UUID of the store at `path`.
-fn uuid_of(path: &Path) -> Option<[u8; 16]> {
-    let file = File::open(path).ok()?;
+pub(crate) fn uuid_of(path: &Path) -> Option<[u8; 16]> {
+    let file = seekable::open(path).ok()?;
     let mut bytes = [0; BLOCK_SIZE];
     let mut offset = 0;
     while offset < SUPERBLOCK_WITHIN {
@@ -381,7 +398,7 @@ pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
 /// What of a store may be something other than zeros: the parts of a file that are there.
 fn content_of(path: &Path, size: u64) -> RangeSet {
     let all = || std::iter::once(0..size).collect();
-    let Ok(file) = File::open(path) else { return all() };
+    let Ok(file) = seekable::open(path) else { return all() };
     let mut found = RangeSet::new();
     let mut offset = 0;
     while offset < size {
@@ -436,6 +453,12 @@ pub(crate) fn remember(path: &Path, replication: Option<&Replication>) {
 /// are there.
 pub fn remembered(path: &Path) -> Option<String> {
     Marks::open(&existing_marks(path)?).ok()?.remembered()
+}
+
+/// The volume as which the store, or the cache, at `path` was shipped last, if that is known.
+pub(crate) fn volume_of(path: &Path) -> Option<VolumeId> {
+    let place = existing_marks(path).or_else(|| cache::existing_record(path))?;
+    Some(Marks::open(&place).ok()?.owner()?.volume)
 }
 
 /// Where the marks of the store at `path` are, if it has some.

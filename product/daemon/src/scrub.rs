@@ -12,7 +12,7 @@ use crate::state::StateDirectory;
 use coulter::scrub::{
     FINDINGS_MAX, Scrub, ScrubFinding, ScrubOrder, ScrubRate, ScrubState, Trouble,
 };
-use coulter_system::private;
+use coulter_system::{private, seekable};
 use coulter_terminal::Size;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -236,7 +236,7 @@ impl Scrubs {
     pub(crate) fn resume(state: &StateDirectory, uuid: &str, size: u64, ask: Ask<'_>) -> Scrubs {
         let file = directory(state.path()).join(format!("{uuid}.scrub"));
         let kept: Option<ScrubFacts> =
-            fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+            seekable::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let mut now = kept.unwrap_or_default();
         now.volume_size_bytes = size;
         let goes_on = now.state == Stage::Running;

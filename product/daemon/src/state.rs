@@ -16,7 +16,7 @@ use crate::error::{Error, StateError};
 use crate::liveness;
 pub use crate::state_lock::StateLock;
 use crate::store_fate::StoreFate;
-use coulter_system::private;
+use coulter_system::{private, seekable};
 use rustix::process::geteuid;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -164,7 +164,7 @@ impl StateDirectory {
                 continue;
             }
             // The file may go away between the listing and this.
-            let Ok(text) = fs::read(&path) else { continue };
+            let Ok(text) = seekable::read(&path) else { continue };
             match self.parse(&path, &text) {
                 Some(entry) => entries.push(entry),
                 None => log::warn!(path:% = path.display(); "not an entry of this program"),
@@ -177,7 +177,7 @@ impl StateDirectory {
     /// The entry of the volume `name`, a stale one included.
     pub fn entry(&self, name: &str) -> Option<Entry> {
         let path = self.file(name, "json");
-        self.parse(&path, &fs::read(&path).ok()?)
+        self.parse(&path, &seekable::read(&path).ok()?)
     }
 
     /// What is in a file, if that is an entry and in its place.

@@ -15,6 +15,7 @@ use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, OpenErrorKind, State, Volume};
 use coulter_device::{Device, Engine, LockedFile, OpenOptions};
 use coulter_object::device::LEAVE_AFTER;
+use coulter_system::seekable;
 use coulter_system::sparse::{self, Content};
 use coulter_terminal as terminal;
 use std::fs::{self, File};
@@ -216,7 +217,8 @@ impl Store {
                 cache::refuse_incomplete(&path)?;
                 left = replication::remembered(&path);
                 if let Some(words) = &left {
-                    log::warn!(words:%; "the store has a copy, which does not follow it");
+                    // The command that attaches it tells people.
+                    log::info!(words:%; "the store has a copy, which does not follow it");
                 }
                 if !opening.read_only {
                     replication::has_gone_on_alone(&path)?;
@@ -386,7 +388,7 @@ pub fn refused(path: PathBuf, kind: &OpenErrorKind) -> OpenError {
 
 /// What the file or disk at `path` holds, if its marks tell.
 fn what_it_holds(path: &Path) -> io::Result<Option<&'static str>> {
-    let mut file = File::open(path)?;
+    let mut file = seekable::open(path)?;
     let size = file.seek(SeekFrom::End(0))?;
     let found = signatures::detect(&file, size)?;
     Ok(found.first().map(|signature| signature.what))

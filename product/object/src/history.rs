@@ -4,6 +4,7 @@
 //! service's listing may be late or out of order.
 
 use crate::bucket::{Bucket, BucketError, Object, Tag};
+use crate::layout::pins::PIN_COUNT_MAX;
 use crate::layout::{Commit, Corrupt, Manifest, Reason, Stage, VolumeRecord};
 use crate::layout::{checksum, commit::Content};
 use crate::names::{CommitId, ManifestId, Source, VOLUME};
@@ -44,9 +45,15 @@ pub enum ReplicaError {
     /// There is no snapshot of that name.
     #[error("there is no snapshot '{0}'")]
     NoPin(String),
-    /// The name is taken, or cannot be used: what is wrong.
+    /// The name cannot be used: what is wrong.
     #[error("the snapshot's name {0}")]
     PinName(&'static str),
+    /// There is a snapshot of that name already.
+    #[error("there is a snapshot of that name already")]
+    PinTaken,
+    /// The copy has the largest number of snapshots.
+    #[error("there are {PIN_COUNT_MAX} snapshots, which is the limit")]
+    PinsFull,
     /// What the snapshot needs was deleted while it was made. Try again.
     #[error("the state was deleted while the snapshot was made")]
     Collected,

@@ -61,7 +61,7 @@ pub fn create(
     let (record, history) = history::newest_behind(bucket, record, patience)?;
     history.refuse_nothing()?;
     if known.0.find(name).is_some() {
-        return Err(ReplicaError::PinName("is taken"));
+        return Err(ReplicaError::PinTaken);
     }
     let manifest = store_manifest(bucket, &record, &history, patience)?;
     let pin = Pin { name: name.to_string(), commit: history.last, manifest, time };
@@ -69,11 +69,11 @@ pub fn create(
         match pins.find(name) {
             // An earlier try has done it, and its answer was lost.
             Some(found) if *found == pin => return Ok(Edit::Needless),
-            Some(_) => return Err(ReplicaError::PinName("is taken")),
+            Some(_) => return Err(ReplicaError::PinTaken),
             None => {}
         }
         if pins.pins.len() >= crate::layout::pins::PIN_COUNT_MAX {
-            return Err(ReplicaError::PinName("would be one too many"));
+            return Err(ReplicaError::PinsFull);
         }
         if pin.commit < pins.horizon {
             let claims = |newest: &&Epoch| newest.stage == Stage::Claiming;

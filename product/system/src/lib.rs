@@ -14,4 +14,5 @@ pub mod process;
 pub mod processes;
 pub mod raw;
 pub mod readiness;
+pub mod seekable;
 pub mod sparse;

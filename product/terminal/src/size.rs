@@ -36,7 +36,7 @@ pub enum SizeError {
 impl fmt::Display for SizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SizeError::NoNumber => write!(f, "write a number and a unit, such as 10G or 32M"),
+            SizeError::NoNumber => write!(f, "a size is digits and a unit, such as 10G or 1.5G"),
             SizeError::Negative => write!(f, "a size cannot be below zero"),
             SizeError::UnknownUnit(unit) => {
                 write!(f, "'{unit}' is not a unit; use B, K, M, G, T or P")
@@ -63,6 +63,10 @@ impl FromStr for Size {
         }
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
+        // No letter can follow a number that is written in another way, such as `1,5G`.
+        if number.is_empty() || unit.trim().starts_with(|c: char| !c.is_alphabetic()) {
+            return Err(SizeError::NoNumber);
+        }
         let shift = shift_of(unit.trim())?;
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if whole.is_empty() || fraction.contains('.') {

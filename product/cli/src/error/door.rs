@@ -21,7 +21,8 @@ coulter_terminal::reports! {
         OptionRefused { option: String, reason: &'static str } =>
             usage("cannot mount with the option {option}")
             .why("{reason}")
-            .help("leave it away; the options are ro, nosuid, nodev, noexec, acl, user_xattr");
+            .help("leave it away; the options are ro, nosuid, nodev, noexec, noatime, \
+                acl, user_xattr");
         /// The volume holds a file system of Coulter's own.
         HoldsFiles { store: PathBuf } =>
             fault("cannot mount the device of {}", store.display())

@@ -11,16 +11,16 @@ coulter_terminal::reports! {
         NotOurMount { directory: PathBuf, source: Option<PathBuf> } =>
             by(not_ours(directory, source.as_deref()));
         /// The directory to mount on is no directory.
-        MountPointUnfit { directory: PathBuf, reason: &'static str } =>
-            usage("cannot mount on {}", directory.display())
+        MountPointUnfit { directory: PathBuf, reason: &'static str, help: String } =>
+            fault("cannot mount on {}", directory.display())
             .why("{reason}")
-            .help("name a directory that nothing is mounted on");
+            .help("{help}");
         /// Something is mounted on it.
-        MountPointTaken { directory: PathBuf } =>
-            usage("cannot mount on {}", directory.display())
-            .why("something is mounted there already")
-            .help("name another directory; `coulter umount {}` takes away a volume's file system, \
-                a dead one too", terminal::word(directory));
+        MountPointTaken { directory: PathBuf, kind: String, source: PathBuf, is_ours: bool } =>
+            fault("cannot mount on {}", directory.display())
+            .why("{kind} is mounted there already, from {}", source.display())
+            .help("name another directory, or run `{} {}` first",
+                if *is_ours { "coulter umount" } else { "umount" }, terminal::word(directory));
         /// Processes use files of the mounted file system.
         MountBusy { directory: PathBuf, holders: Vec<String> } =>
             fault("{} is busy", directory.display())

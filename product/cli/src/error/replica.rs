@@ -24,7 +24,7 @@ coulter_terminal::reports! {
             .maybe_help(Some(advice_on_unfinished(error.kind, part)));
         /// `restore` to where something is.
         FileExists { path: PathBuf } =>
-            usage("cannot restore to {}", path.display())
+            fault("cannot restore to {}", path.display())
             .why("something is there already")
             .help("name a file that is not there yet");
         /// A file of an earlier `restore` to the same place, which was cut short or goes on.
@@ -100,6 +100,12 @@ fn advice_on(error: &ReplicaError) -> Option<&'static str> {
         }
         ReplicaError::Nothing => "wait for the first commit: `coulter status` of its host shows it",
         ReplicaError::NoPin(_) => "`coulter snapshot list URL` names those that there are",
+        ReplicaError::PinTaken => {
+            "choose another name, or run `coulter snapshot delete URL@NAME` first"
+        }
+        ReplicaError::PinsFull => {
+            "`coulter snapshot prune URL --keep …` or `coulter snapshot delete URL@NAME` makes room"
+        }
         ReplicaError::InUse(_) => {
             "detach the volume there; or, if that host is lost or to be fenced, add `--take-over`"
         }

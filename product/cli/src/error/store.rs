@@ -1,7 +1,7 @@
 //! About making, growing and looking into stores.
 
 use coulter_daemon::signatures::Signature;
-use coulter_terminal::{Report, Size, fault, usage};
+use coulter_terminal::{self as terminal, Report, Size, fault, usage};
 use std::path::{Path, PathBuf};
 
 /// When the device below refuses.
@@ -96,6 +96,11 @@ coulter_terminal::reports! {
             usage("cannot bring in {}", path.display())
             .why("{reason}")
             .help("name an image, or a disk that nobody uses; --size may be left away");
+        /// `create --from` a store, not the data of its volume.
+        OriginIsStore { path: PathBuf } =>
+            fault("will not bring in {}", path.display())
+            .why("it is a Coulter store, and not the data of its volume")
+            .help("first run `coulter export {} FILE`, and name that", terminal::word(path));
         /// `salvage` to where something is.
         ImageExists { path: PathBuf, is_disk: bool } =>
             fault("will not write to {}", path.display())

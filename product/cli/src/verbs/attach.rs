@@ -136,6 +136,7 @@ impl Attach {
         }
         let entry = launch::launch(state, options.words(&self.path))?;
         note_cautions(state, &entry, options.opening.copy.replicate.is_some());
+        options.opening.note_left_copy(&self.path, &entry.name);
         self.tell(&entry).inspect_err(|_| {
             let name = &entry.name;
             terminal::note(&format!(

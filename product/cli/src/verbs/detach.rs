@@ -1,6 +1,6 @@
 //! `coulter detach`: ends the daemon of a volume cleanly.
 
-use super::umount::check_only_there;
+use super::umount::{check_only_there, leave_it};
 use crate::error::{CliError, DaemonError, Error, StateError};
 use crate::terminal;
 use clap::Args;
@@ -50,12 +50,13 @@ impl Detach {
                     check_only_there(directory)?;
                 }
                 let overlay = entry.directory().filter(|_| points::is_overlay(&entry));
+                leave_it();
                 let is_told = overlay.is_some_and(super::overlay::before_unmount);
                 match detach(state, &entry, self.force) {
                     // It ended while it was asked: in order, or because it was killed.
                     Err(not_attached @ Error::State(StateError::NotAttached { .. })) => {
                         state.wait_for_end(&entry, END_PATIENCE);
-                        self.clear_away(state, not_attached)
+                        self.clear_away(state, &entry.name, not_attached)
                     }
                     detached => {
                         detached?;
@@ -68,19 +69,24 @@ impl Detach {
                 }
             }
             Err(not_attached @ Error::State(StateError::NotAttached { .. })) => {
-                self.clear_away(state, not_attached)
+                self.clear_away(state, &self.volume, not_attached)
             }
             Err(error) => Err(error.into()),
         }
     }
 
     /// Takes away what a daemon that ended left, if it left anything.
-    fn clear_away(&self, state: &StateDirectory, not_attached: Error) -> Result<(), CliError> {
+    fn clear_away(
+        &self,
+        state: &StateDirectory,
+        volume: &str,
+        not_attached: Error,
+    ) -> Result<(), CliError> {
         if state.entries()?.is_empty() {
             return Err(not_attached.into());
         }
         let lock = state.lock()?;
-        let Some(ended) = state.find_ended(&lock, &self.volume)? else {
+        let Some(ended) = state.find_ended(&lock, volume)? else {
             return Err(not_attached.into());
         };
         if !self.force {

@@ -4,8 +4,9 @@ mod daemon_mount;
 mod options;
 mod salvage;
 
-use crate::error::{CliError, DoorError, Error, MountError};
+use crate::error::{CliError, DoorError, Error};
 use crate::format_store::{self, Target};
+use crate::mount_point::{no_directory, not_a_directory, taken};
 use crate::opening::{CopyOptions, OpeningOptions};
 use crate::room;
 use crate::store;
@@ -283,7 +284,7 @@ impl FsMount {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let list = self.options.clone().unwrap_or_default();
         options::check(&list)?;
-        let directory = self.mount_point()?;
+        let directory = self.mount_point(state)?;
         if !geteuid().is_root() {
             return Err(CliError::needs_root("mounting", "run it with sudo"));
         }
@@ -342,33 +343,37 @@ impl FsMount {
 
     /// The directory, absolute, if something may be mounted there. The dead mount of this very
     /// store may be there: the new daemon takes it away.
-    fn mount_point(&self) -> Result<PathBuf, CliError> {
-        let unfit =
-            |reason| MountError::MountPointUnfit { directory: self.directory.clone(), reason };
+    fn mount_point(&self, state: &StateDirectory) -> Result<PathBuf, CliError> {
         let failed = |source| CliError::io("find", &self.directory, source);
         let directory = match std::fs::metadata(&self.directory) {
-            Ok(metadata) if !metadata.is_dir() => return Err(unfit("it is not a directory").into()),
+            Ok(metadata) if !metadata.is_dir() => {
+                return Err(not_a_directory(&self.directory, &self.path).into());
+            }
             Ok(_) => self.directory.canonicalize().map_err(failed)?,
             Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
                 let directory = std::path::absolute(&self.directory).map_err(failed)?;
-                return self.own_dead_mount(directory);
+                return self.own_dead_mount(state, directory);
             }
-            Err(_) => return Err(unfit("there is no such directory").into()),
+            Err(_) => return Err(no_directory(&self.directory).into()),
         };
         let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
-        if mounts::mount_at(&directory).map_err(failed)?.is_some() {
-            return Err(MountError::MountPointTaken { directory }.into());
+        if let Some(mount) = mounts::mount_at(&directory).map_err(failed)? {
+            return Err(taken(state, directory, mount).into());
         }
         Ok(directory)
     }
 
     /// `directory`, if what is mounted there, and dead, is of this store.
-    fn own_dead_mount(&self, directory: PathBuf) -> Result<PathBuf, CliError> {
+    fn own_dead_mount(
+        &self,
+        state: &StateDirectory,
+        directory: PathBuf,
+    ) -> Result<PathBuf, CliError> {
         let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         let store = self.path.canonicalize().ok();
         match mounts::mount_at(&directory).map_err(failed)? {
             Some(mount) if store.is_none_or(|store| store != mount.source) => {
-                Err(MountError::MountPointTaken { directory }.into())
+                Err(taken(state, directory, mount).into())
             }
             _ => Ok(directory),
         }

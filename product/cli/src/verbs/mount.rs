@@ -9,6 +9,7 @@
 use crate::error::{CliError, DaemonError, DoorError, Error, MountError, OpenError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Made, Target};
+use crate::mount_point::{no_directory, not_a_directory, taken};
 use crate::named_store;
 use crate::opening::OpeningOptions;
 use crate::room;
@@ -86,7 +87,7 @@ impl Mount {
     }
 
     fn run_located(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let directory = self.mount_point()?;
+        let directory = self.mount_point(state)?;
         if !rustix::process::geteuid().is_root() {
             let help = "run it with sudo, or use `coulter serve`, which needs no root";
             return Err(CliError::needs_root("mounting", help));
@@ -210,17 +211,14 @@ impl Mount {
     }
 
     /// The directory, absolute, if something may be mounted there.
-    fn mount_point(&self) -> Result<PathBuf, CliError> {
-        let unfit =
-            |reason| MountError::MountPointUnfit { directory: self.directory.clone(), reason };
-        let directory =
-            self.directory.canonicalize().map_err(|_| unfit("there is no such directory"))?;
+    fn mount_point(&self, state: &StateDirectory) -> Result<PathBuf, CliError> {
+        let directory = self.directory.canonicalize().map_err(|_| no_directory(&self.directory))?;
         if !directory.is_dir() {
-            return Err(unfit("it is not a directory").into());
+            return Err(not_a_directory(&self.directory, &self.path).into());
         }
         let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
-        if mounts::mount_at(&directory).map_err(failed)?.is_some() {
-            return Err(MountError::MountPointTaken { directory }.into());
+        if let Some(mount) = mounts::mount_at(&directory).map_err(failed)? {
+            return Err(taken(state, directory, mount).into());
         }
         Ok(directory)
     }
@@ -239,6 +237,7 @@ impl Mount {
         let (options, _) = options.resolved()?;
         let entry = launch::launch(state, options.words(&self.path))?;
         note_cautions(state, &entry, options.opening.copy.replicate.is_some());
+        options.opening.note_left_copy(&self.path, &entry.name);
         if !self.opening.read_only {
             room::note_if_short(&self.path);
         }

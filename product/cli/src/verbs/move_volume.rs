@@ -6,7 +6,7 @@ use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::detach::detach;
 use coulter_daemon::moving;
-use coulter_daemon::state::StateDirectory;
+use coulter_daemon::state::{Entry, StateDirectory};
 use std::path::{Path, PathBuf};
 
 /// Hand a volume over to another host: detach it, ship what is left, and fence this host.
@@ -32,14 +32,21 @@ pub(crate) struct Move {
 impl Move {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let path = crate::store::find(&self.path, Some(state))?;
-        // A volume that cannot be moved stays attached.
-        moving::find_copy(&path, &self.copy.url)?;
-        match state.find(&path.to_string_lossy()) {
-            Ok(entry) => detach(state, &entry, false)?,
-            Err(Error::State(StateError::NotAttached { .. })) => {}
+        let entry = match state.find(&path.to_string_lossy()) {
+            Ok(entry) => Some(entry),
+            Err(Error::State(StateError::NotAttached { .. })) => None,
             Err(error) => return Err(error.into()),
+        };
+        // A volume that cannot be moved stays attached.
+        moving::check(&path, &self.copy.url, entry.as_ref().map(|entry| entry.name.as_str()))?;
+        if let Some(entry) = &entry {
+            detach(state, entry, false)?;
         }
-        let commit = moving::hand_over(&path, &self.copy.url)?;
+        let commit = moving::hand_over(&path, &self.copy.url).inspect_err(|_| {
+            if let Some(Entry { name, .. }) = &entry {
+                terminal::note(&format!("'{name}' is detached"));
+            }
+        })?;
         self.tell(&path, &commit)
     }
 

@@ -5,8 +5,9 @@ use crate::terminal;
 use clap::Args;
 use coulter_check::FileBlocks;
 use coulter_check::dump::{self, SuperblockFields, SuperblockState};
+use coulter_system::seekable;
 use std::fmt::Write;
-use std::fs::File;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// Bytes of a block.
@@ -35,7 +36,12 @@ impl Probe {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let path = &self.path;
         let failed = |source| CliError::io("look at", path, source);
-        let file = File::open(path).map_err(failed)?;
+        let file = match seekable::open(path) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                return Err(StoreError::NoStore { path: path.clone() }.into());
+            }
+            opened => opened.map_err(failed)?,
+        };
         let mut blocks = FileBlocks::new(file).map_err(failed)?;
         let copies = dump::superblock(&mut blocks).value.unwrap_or_default();
         let newest = copies.into_iter().find_map(|copy| match copy.state {

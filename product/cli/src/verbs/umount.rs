@@ -40,6 +40,7 @@ pub(crate) struct Umount {
 impl Umount {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let directory = self.mount_point(state)?;
+        leave_it();
         let proc_failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         let mount = mounts::mount_at(&directory).map_err(proc_failed)?;
         if let Some(entry) = fs_entry(state, &directory)? {
@@ -89,6 +90,14 @@ impl Umount {
             },
             _ => Ok(()),
         }
+    }
+}
+
+/// Leaves the directory that the command was started in, for it may lie in what is to be unmounted.
+/// Every path is absolute by then.
+pub(super) fn leave_it() {
+    if let Err(error) = std::env::set_current_dir("/") {
+        log::debug!(error:%; "the working directory stays");
     }
 }
 

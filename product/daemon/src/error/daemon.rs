@@ -70,7 +70,8 @@ coulter_terminal::reports! {
             .why("{}", holders.join("; "))
             .help("{}", match remedy {
                 Some(command) => format!("first run `{command}`"),
-                None => "end what uses it, or add --force, which fails its I/O".to_owned(),
+                None => format!("end what uses it; or run `coulter detach --force {name}`, which \
+                    fails its I/O"),
             });
         /// The device of a daemon that ended waits, with a file system mounted from it.
         WaitsMounted { name: String, store: PathBuf, mount_point: PathBuf } =>

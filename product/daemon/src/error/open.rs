@@ -84,6 +84,11 @@ coulter_terminal::reports! {
             .why("it is a cache in which a part of its volume is still missing")
             .help("attach the volume with it: `coulter attach URL --cache {}`",
                 terminal::word(path));
+        /// A volume is not handed over by a copy.
+        NotMoved { what: String, url: String, reason: String, help: String } =>
+            fault("will not move {what} to {url}")
+            .why("{reason}")
+            .help("{help}");
         /// There is no copy to hand a volume over by.
         NoCopy { path: PathBuf, url: String, reason: String } =>
             fault("cannot move {} by {url}", path.display())

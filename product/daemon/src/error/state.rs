@@ -31,12 +31,12 @@ coulter_terminal::reports! {
             .help("choose a shorter --name or --state-directory");
         /// Another volume has that name.
         NameTaken { name: String, store: PathBuf } =>
-            usage("the name '{name}' is taken")
+            fault("the name '{name}' is taken")
             .why("{} is attached under it", store.display())
             .help("choose another one with --name");
         /// Where the files of that volume would be is somebody else's.
         ForeignFile { name: String, path: PathBuf } =>
-            usage("the name '{name}' cannot be used here")
+            fault("the name '{name}' cannot be used here")
             .why("{} was not put there by this program", path.display())
             .help("choose another one with --name, or another --state-directory");
         /// Somebody goes on holding the lock of the directory.

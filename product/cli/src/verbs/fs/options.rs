@@ -6,7 +6,8 @@ use crate::error::{CliError, DoorError};
 /// Options that say how it is mounted.
 const CHOICES: [&str; 8] = ["ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec"];
 /// Options that say what is so anyway: access lists and attributes are kept.
-const TRUE_ANYWAY: [&str; 5] = ["", "defaults", "acl", "user_xattr", "async"];
+const TRUE_ANYWAY: [&str; 7] =
+    ["", "defaults", "acl", "user_xattr", "async", "noatime", "nodiratime"];
 
 /// Refuses what would not be true of the mount.
 ///
@@ -28,7 +29,7 @@ fn reason(word: &str) -> &'static str {
         }
         "noacl" | "nouser_xattr" => "access lists and attributes are always kept",
         word if word.ends_with("atime") || word == "lazytime" => {
-            "access times are not kept by reads"
+            "access times are not kept by reads: it is as with noatime"
         }
         _ => "a Coulter file system has no such option",
     }
@@ -40,7 +41,7 @@ mod tests {
 
     #[test]
     fn what_is_true_is_taken_and_what_is_not_is_refused_with_the_reason() {
-        for list in ["", "defaults", "ro,nosuid", "acl,user_xattr", "async"] {
+        for list in ["", "defaults", "ro,nosuid", "acl,user_xattr", "async", "noatime"] {
             assert!(check(list).is_ok(), "{list}");
         }
         for (list, words) in [
@@ -48,7 +49,7 @@ mod tests {
             ("rw,dirsync", "fsync"),
             ("noacl", "always kept"),
             ("data=ordered", "no such option"),
-            ("noatime", "access times"),
+            ("relatime", "access times"),
             ("lazytime", "access times"),
         ] {
             let refused = check(list).expect_err(list).to_string();

@@ -5,15 +5,15 @@
 //!   that no path leads through one.
 //! - A name that leads nowhere, and an inode without a name, are told; the latter is put into `lost+found`.
 
-use super::{BLOCK_SIZE, open, read_block, told};
-use crate::error::CliError;
+use super::{BLOCK_SIZE, open, read_block, told, told_with_help};
+use crate::error::{CliError, DoorError};
 use crate::terminal;
 use clap::Args;
 use coulter_check::files::{Rescue, Rescued, rescue};
 use coulter_daemon::state::StateDirectory;
 use coulter_format::files::superblock::MAGIC;
 use coulter_format::files::{Inode, ROOT_INODE};
-use coulter_system::private;
+use coulter_system::{private, seekable};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, chmodat, chownat, mknodat,
     utimensat,
@@ -55,7 +55,16 @@ type Read<'a> = dyn FnMut(u64) -> Result<[u8; BLOCK_SIZE], ()> + 'a;
 
 impl Salvage {
     pub(super) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
-        self.prepare()?;
+        let is_made = self.prepare()?;
+        self.salvage(state).inspect_err(|_| {
+            if is_made {
+                // Only if nothing is in it.
+                let _ = fs::remove_dir(&self.directory);
+            }
+        })
+    }
+
+    fn salvage(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
         if let Some(image) = self.image()? {
             let size = image.metadata().map_err(|e| CliError::io("read", &self.path, e))?.len();
             let mut read = |block: u64| {
@@ -77,25 +86,26 @@ impl Salvage {
         extracted
     }
 
-    fn prepare(&self) -> Result<(), CliError> {
+    /// Makes the directory; `false` if it was there.
+    fn prepare(&self) -> Result<bool, CliError> {
         let failed = |error| CliError::io("make", &self.directory, error);
-        match private::create_directory(&self.directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed(error));
-            }
-            _ => {}
-        }
+        let is_made = match private::create_directory(&self.directory) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(failed(error)),
+        };
         if fs::read_dir(&self.directory).map_err(failed)?.next().is_some() {
             let why = "it is not empty".to_owned();
-            return Err(told("cannot extract into", &self.directory, why));
+            let help = "empty it, or name a directory that is not there yet".to_owned();
+            return Err(told_with_help("cannot extract into", &self.directory, why, help));
         }
-        Ok(())
+        Ok(is_made)
     }
 
     /// The path, if it is no store but the image of a volume.
     fn image(&self) -> Result<Option<File>, CliError> {
         let failed = |error| CliError::io("read", &self.path, error);
-        let file = File::open(&self.path).map_err(failed)?;
+        let file = seekable::open(&self.path).map_err(failed)?;
         let mut magic = [0; 8];
         let is_image = file.read_exact_at(&mut magic, 0).is_ok() && magic == MAGIC;
         Ok(is_image.then_some(file))
@@ -103,6 +113,9 @@ impl Salvage {
 
     fn extract(&self, read: &mut Read<'_>, blocks: u64) -> Result<(), CliError> {
         let found = rescue(read, blocks);
+        if found.inodes.is_empty() && found.names.is_empty() {
+            return Err(DoorError::NoFiles { path: self.path.clone() }.into());
+        }
         let mut out = Out {
             root: &self.directory,
             found: &found,

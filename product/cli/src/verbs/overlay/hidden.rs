@@ -5,6 +5,7 @@ use crate::error::CliError;
 use crate::verbs::fs::told;
 use coulter_daemon::signatures;
 use coulter_overlay::HIDDEN;
+use coulter_system::seekable;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -37,7 +38,7 @@ impl Hidden {
     /// Where the note says that the store is; `None` without one.
     pub(super) fn store(&self) -> Result<Option<PathBuf>, CliError> {
         let path = self.note_path();
-        let bytes = match fs::read(&path) {
+        let bytes = match seekable::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(CliError::io("read", &path, error)),
@@ -115,7 +116,7 @@ impl Hidden {
         if !self.killed_path().exists() {
             return None;
         }
-        let note = fs::read(self.note_path()).ok()?;
+        let note = seekable::read(&self.note_path()).ok()?;
         let line = note.split(|byte| *byte == b'\n').nth(1)?;
         let identity = u128::from_str_radix(std::str::from_utf8(line).ok()?, 16).ok()?;
         Some(identity.to_be_bytes())
@@ -123,7 +124,7 @@ impl Hidden {
 
     /// Whether a command that was killed had begun to make a store there.
     pub(super) fn was_begun(&self, store: &Path) -> bool {
-        fs::read(self.begun_path()).is_ok_and(|noted| noted == store.as_os_str().as_bytes())
+        seekable::read(&self.begun_path()).is_ok_and(|noted| noted == store.as_os_str().as_bytes())
     }
 
     /// Takes away a store in the directory.

@@ -3,8 +3,8 @@
 use crate::error::{CliError, Error};
 use crate::terminal;
 use coulter_fuse::files::overlay;
+use coulter_system::seekable;
 use coulter_terminal::{Size, fault};
-use std::fs::File;
 use std::path::Path;
 
 /// Bytes of a new store at most, and share of the free space, unless somebody says otherwise.
@@ -37,7 +37,7 @@ pub(super) fn lies_in(path: &Path, directory: &Path) -> bool {
 pub(super) fn disk_size(path: &Path) -> Result<u64, CliError> {
     use std::io::{Seek, SeekFrom};
     let failed = |source| CliError::io("look at", path, source);
-    File::open(path).and_then(|mut disk| disk.seek(SeekFrom::End(0))).map_err(failed)
+    seekable::open(path).and_then(|mut disk| disk.seek(SeekFrom::End(0))).map_err(failed)
 }
 
 pub(super) fn default_size(directory: &Path) -> Result<u64, CliError> {
