@@ -4,6 +4,8 @@
 //! - A block that was changed since the last set, or is being written, stays.
 //! - Between [`Cache::begin`] and [`Cache::commit`], [`Cache::roll_back`] undoes every change: a step
 //!   that finds a block missing, or fails, leaves no trace.
+//! - A block that was loaded stays until some step has come to its end: else steps that need more blocks than there is
+//!   room for would take them from each other, or from themselves, for ever.
 //! - A block that was freed is not written any more, whatever it held.
 
 use crate::stop::{Role, Step, Stop};
@@ -43,6 +45,8 @@ struct Slot {
     used: bool,
     /// The attempt that saved what it held before.
     saved_by: u64,
+    /// How many steps had come to their end when it was loaded; `None` if it was made here.
+    loaded_after: Option<u64>,
 }
 
 struct Saved {
@@ -58,6 +62,8 @@ pub(crate) struct Cache {
     capacity: usize,
     hand: usize,
     attempt: u64,
+    /// Steps that have come to their end, well or not.
+    steps: u64,
     saved: Vec<Saved>,
     spare: Vec<Box<Block>>,
     /// Slots that were marked as changed since the last set. Some are there twice, or not changed
@@ -80,6 +86,7 @@ impl Cache {
             capacity,
             hand: 0,
             attempt: 1,
+            steps: 0,
             saved: Vec::new(),
             spare: Vec::new(),
             changed: Vec::new(),
@@ -151,7 +158,8 @@ impl Cache {
         }
         let mut copy = self.spare.pop().unwrap_or_else(|| Box::new([0; BLOCK_SIZE]));
         copy.copy_from_slice(data);
-        self.place_for(block, copy);
+        let place = self.place_for(block, copy);
+        self.slots[place].loaded_after = Some(self.steps);
     }
 
     /// A block could not be read. Until [`Cache::forget_failed_load`] it fails all that want it.
@@ -183,9 +191,15 @@ impl Cache {
 
     /// The step stands.
     pub(crate) fn commit(&mut self) {
+        self.end_step();
         self.attempt += 1;
         let saved = std::mem::take(&mut self.saved);
         self.saved = self.put_away(saved, |_, _| {});
+    }
+
+    /// A step has come to its end: what was loaded for it may go.
+    pub(crate) fn end_step(&mut self) {
+        self.steps += 1;
     }
 
     /// The step never was.
@@ -277,7 +291,15 @@ impl Cache {
     }
 
     fn place_for(&mut self, block: u64, data: Box<Block>) -> usize {
-        let slot = Slot { block, data, dirty: false, writing: 0, used: true, saved_by: 0 };
+        let slot = Slot {
+            block,
+            data,
+            dirty: false,
+            writing: 0,
+            used: true,
+            saved_by: 0,
+            loaded_after: None,
+        };
         let place = match self.victim() {
             Some(place) => {
                 let old = std::mem::replace(&mut self.slots[place], slot);
@@ -303,7 +325,9 @@ impl Cache {
         for _ in 0..2 * self.slots.len() {
             self.hand = (self.hand + 1) % self.slots.len();
             let slot = &mut self.slots[self.hand];
-            let stays = slot.dirty || slot.writing > 0 || slot.saved_by == self.attempt;
+            let is_wanted = slot.loaded_after == Some(self.steps);
+            let stays =
+                is_wanted || slot.dirty || slot.writing > 0 || slot.saved_by == self.attempt;
             if !stays && !std::mem::take(&mut slot.used) {
                 return Some(self.hand);
             }
@@ -330,6 +354,7 @@ mod tests {
         assert_eq!(cache.dirty_count(), 1);
         for block in 20..30 {
             cache.handle_loaded(block, &[block as u8; BLOCK_SIZE]);
+            cache.end_step();
         }
         assert_eq!(cache.read(10, Role::Node).unwrap()[0], 1);
         let mut seen = Vec::new();
@@ -338,9 +363,28 @@ mod tests {
         cache.handle_written(&set);
         for block in 30..40 {
             cache.handle_loaded(block, &[block as u8; BLOCK_SIZE]);
+            cache.end_step();
         }
         assert!(cache.read(10, Role::Node).is_err());
         assert!(cache.count() <= 3);
+    }
+
+    #[test]
+    fn what_was_loaded_stays_until_a_step_has_used_it() {
+        for capacity in [0, 1, 2] {
+            let mut cache = Cache::new(capacity);
+            for block in 10..20 {
+                cache.handle_loaded(block, &[0; BLOCK_SIZE]);
+            }
+            assert!((10..20).all(|block| cache.read(block, Role::Node).is_ok()), "{capacity}");
+            cache.begin();
+            cache.commit();
+            for block in 20..40 {
+                cache.handle_loaded(block, &[0; BLOCK_SIZE]);
+                cache.end_step();
+            }
+            assert!(cache.count() <= 10, "{capacity}: no more than one step has needed");
+        }
     }
 
     #[test]

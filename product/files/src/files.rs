@@ -553,7 +553,10 @@ impl Files {
 
     fn handle_stop<T>(&mut self, id: usize, stop: Stop) -> Settled<T> {
         match stop {
-            Stop::Errno(errno) => Settled::Done(Err(errno)),
+            Stop::Errno(errno) => {
+                self.tree().cache.end_step();
+                Settled::Done(Err(errno))
+            }
             Stop::Miss(block, _) if block >= self.volume_blocks => {
                 // Damage points there.
                 self.tree().cache.handle_damaged(block);
