@@ -396,7 +396,7 @@ fn write_replica(f: &mut fmt::Formatter<'_>, replica: &ReplicaFacts) -> fmt::Res
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Entry { name, store, device, via, process, volume_size_bytes, .. } = &self.entry;
-        let device = device.as_deref().unwrap_or("-");
+        let device = coulter_terminal::line(device.as_deref().unwrap_or("-"));
         writeln!(
             f,
             "{BOLD}{name}{BOLD:#}  {} at {device} ({via}, process {}), {}, up {}, from {}",
@@ -519,7 +519,7 @@ impl fmt::Display for Other {
             f,
             "{BOLD}{name}{BOLD:#}  {} at {} ({via}, process {}), emulated",
             Size(*volume_size_bytes),
-            device.as_deref().unwrap_or("-"),
+            coulter_terminal::line(device.as_deref().unwrap_or("-")),
             process.pid,
         )?;
         f.write_str(&self.told.text)

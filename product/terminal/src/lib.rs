@@ -73,13 +73,13 @@ pub fn print_error(report: &Report) {
 
 /// Tells what happens now, for a person who waits; not part of any result.
 pub fn note(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{}", shown(text));
+    let _ = writeln!(anstream::stderr(), "{}", line(text));
 }
 
 /// A path as part of a line: a control character in it, which could end the line or move the cursor,
 /// is shown by its escape.
 pub fn path(path: &Path) -> String {
-    shown(&path.to_string_lossy())
+    line(&path.to_string_lossy())
 }
 
 /// A text on one line, without the numbers that the system has for its errors: see [`path`].
@@ -90,11 +90,11 @@ fn told(text: &str) -> String {
         let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
         plain += rest.strip_prefix(')').unwrap_or(rest);
     }
-    shown(&plain)
+    line(&plain)
 }
 
-/// A text on one line.
-fn shown(text: &str) -> String {
+/// A text on one line: see [`path`].
+pub fn line(text: &str) -> String {
     let shown = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),
         false => c.to_string(),

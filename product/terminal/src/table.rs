@@ -1,6 +1,6 @@
 //! Text in columns, as wide as they need to be.
 
-use crate::BOLD;
+use crate::{BOLD, line};
 use std::fmt;
 
 /// A heading and rows of cells.
@@ -19,7 +19,8 @@ impl Table {
     /// Adds a row.
     pub fn row(&mut self, cells: &[String]) {
         assert_eq!(cells.len(), self.heading.len(), "a row has as many cells as the heading");
-        self.rows.push(cells.to_vec());
+        // A cell may hold a name that another user has chosen.
+        self.rows.push(cells.iter().map(|cell| line(cell)).collect());
     }
 
     fn width(&self, column: usize) -> usize {
@@ -54,5 +55,13 @@ mod tests {
         table.row(&["wide one".to_owned(), "x".to_owned(), "ü".to_owned()]);
         let text = anstream::adapter::strip_str(&table.to_string()).to_string();
         assert_eq!(text, "A         LONG  B\nwide one  x     ü\n");
+    }
+
+    #[test]
+    fn a_cell_neither_ends_its_line_nor_steers_the_terminal() {
+        let mut table = Table::new(&["NAME"]);
+        table.row(&["a\n\u{1b}[31mb".to_owned()]);
+        let text = table.to_string();
+        assert!(text.ends_with("\na\\n\\u{1b}[31mb\n"), "{text:?}");
     }
 }
