@@ -10,9 +10,7 @@ use crate::growth;
 use coulter_device::Device;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block};
-use coulter_object::bucket::{
-    Bucket, BucketError, BucketErrorKind, Cause, Meter, MeteredBucket, Prices, Usage,
-};
+use coulter_object::bucket::{Bucket, BucketErrorKind, Cause, Meter, MeteredBucket, Prices, Usage};
 use coulter_object::device::{MarkingDevice, Opening};
 use coulter_object::fill::Fill;
 use coulter_object::layout::VolumeId;
