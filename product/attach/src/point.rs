@@ -7,6 +7,8 @@
 //! - [`AttachPoint::detach`] leaves nothing behind: no mount, no device, no socket, no thread.
 //!   Requests that hosts had made are finished first.
 //! - Dropping it does what [`Detach::Always`] does.
+//! - [`AttachPoint::end`] ends it with the process, without asking the users. What they use must
+//!   fail then, and must not show them something else: a mount in use stays, and answers nothing.
 //! - [`AttachPoint::hand_over`] stops serving without letting hosts know: they wait, and another
 //!   process that resumes with the descriptor goes on.
 //! - It never flushes or closes the service; the owner of the service does that afterwards.
@@ -34,6 +36,14 @@ pub trait AttachPoint: Send {
 
     /// Ends it. Once it has succeeded, or when there is nothing left to end, it does nothing.
     fn detach(&mut self, how: Detach) -> Result<(), DetachError>;
+
+    /// Ends it with its process, used or not. What is in use fails from then on.
+    ///
+    /// # Errors
+    /// [`DetachError::LeftDead`] when it is over and something of it stays to be seen.
+    fn end(&mut self) -> Result<(), DetachError> {
+        self.detach(Detach::Always)
+    }
 
     /// Whether it has ended by itself, for example because another process unmounted it.
     fn has_ended(&self) -> bool {
@@ -73,6 +83,13 @@ pub enum DetachError {
         /// The system's error.
         source: io::Error,
     },
+    /// It is over, and all of it is durable. It stays to be seen, since it is in use, and answers nothing.
+    LeftDead {
+        /// The place that stays.
+        address: String,
+        /// Its users, for people to read.
+        holders: Vec<String>,
+    },
     /// The system refused a step.
     System {
         /// Which step.
@@ -90,6 +107,13 @@ impl fmt::Display for DetachError {
             DetachError::Busy { address, holders } => {
                 write!(f, "{address} is in use: {}", holders.join("; "))
             }
+            DetachError::LeftDead { address, holders } => {
+                write!(
+                    f,
+                    "{address} is over, and stays dead, as it is in use: {}",
+                    holders.join("; ")
+                )
+            }
             DetachError::Unflushed { address, source } => {
                 write!(f, "{address} is detached, but its last writes were not flushed: {source}")
             }
@@ -103,7 +127,7 @@ impl fmt::Display for DetachError {
 impl std::error::Error for DetachError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            DetachError::Busy { .. } => None,
+            DetachError::Busy { .. } | DetachError::LeftDead { .. } => None,
             DetachError::Unflushed { source, .. } | DetachError::System { source, .. } => {
                 Some(source)
             }

@@ -10,6 +10,7 @@
 //! Contract: facts go to standard output, everything else to standard error; the exit code is 0
 //! when all was done, 1 when something failed or a fault was found, 2 for a wrong command line.
 
+mod answering;
 mod audibly;
 pub mod choices;
 mod command;
@@ -134,7 +135,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Umount(verb) => verb.run(&looked_into()?),
         Verb::Fs(verb) => verb.run(known_state().as_ref(), state),
         Verb::Overlay(verb) => verb.run(state),
-        Verb::Sync(verb) => verb.run(),
+        Verb::Sync(verb) => verb.run(known_state().as_ref()),
         Verb::Serve(verb) => verb.run(&state()?),
         Verb::Status(verb) => verb.run(&looked_into()?),
         Verb::Tune(verb) => verb.run(&looked_into()?),

@@ -97,7 +97,30 @@ impl AttachPoint {
         let how = if force { Detach::Always } else { Detach::IfIdle };
         let outcome = self.inner.detach(how);
         self.is_gone |= matches!(&outcome, Ok(()) | Err(DetachError::Unflushed { .. }));
-        outcome.map_err(|error| match error {
+        outcome.map_err(|error| self.told(error))
+    }
+
+    /// Ends it with the daemon. A mount in use stays, dead.
+    ///
+    /// # Errors
+    /// As [`AttachPoint::detach`] with `force`.
+    pub fn end(&mut self) -> Result<(), Error> {
+        let outcome = self.inner.end();
+        self.is_gone = true;
+        match outcome {
+            Err(error @ DetachError::LeftDead { .. }) => {
+                log::warn!(
+                    error:%;
+                    "programs that use the directory get errors from now on, so that none goes on in what lies below"
+                );
+                Ok(())
+            }
+            outcome => outcome.map_err(|error| self.told(error)),
+        }
+    }
+
+    fn told(&self, error: DetachError) -> Error {
+        match error {
             DetachError::Unflushed { address, source } => {
                 let (name, reason) = (self.name.clone(), reason_of(&source));
                 DaemonError::Unflushed { name, device: address, reason }.into()
@@ -112,7 +135,7 @@ impl AttachPoint {
             other => {
                 DaemonError::Attach { store: self.store.clone(), reason: other.to_string() }.into()
             }
-        })
+        }
     }
 }
 

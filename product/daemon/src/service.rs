@@ -7,7 +7,7 @@
 //! - at most one process serves a store: the store's own lock sees to it, the state directory
 //!   only explains it;
 //! - the entry becomes visible as attached after the device answers, and goes after everything is
-//!   durable and the device is gone;
+//!   durable and the device is gone; it stays with a mount that is dead because it is in use;
 //! - signals TERM, INT and HUP end the service cleanly whatever it is doing, even when the device
 //!   is in use: then mounted file systems are written out first.
 
@@ -138,6 +138,8 @@ pub fn run(
     let released = match waiting {
         // It goes on waiting, for another attempt.
         Some(waiting) if !served => claim::publish(state, &waiting),
+        // Its users would else not be told whose mount it is that is dead.
+        _ if served && points::of(&entry).covers_a_directory(&entry) => Ok(()),
         _ => claim::release(state, &entry),
     };
     let result = ended.result.and_then(|facts| released.map(|()| facts));

@@ -142,7 +142,7 @@ impl Serving {
                     // Before anything that waits for a flush: a bucket that takes nothing holds the end up only so long.
                     self.backing.leave(true);
                     self.write_out_users();
-                    return End::Over(self.point.detach(true), None);
+                    return End::Over(self.point.end(), None);
                 }
                 Ok(Event::Request(Request::Restart { program }, client)) => {
                     log::info!(program:% = program.display(); "restarting when what is asked for is done");
@@ -192,7 +192,7 @@ impl Serving {
                     log::info!("it was unmounted");
                     self.say_whether_it_ends(true);
                     self.backing.leave(true);
-                    return End::Over(self.point.detach(true), None);
+                    return End::Over(self.point.end(), None);
                 }
                 Ok(Event::Heartbeat) => {
                     self.watch();
@@ -599,7 +599,7 @@ impl Serving {
     pub(super) fn end(mut self) -> Result<Option<Facts>, Error> {
         self.backing.leave(true);
         // Does nothing if it was detached already.
-        let detached = self.point.detach(true);
+        let detached = self.point.end();
         self.failures.tell(&self.backing.failures(), Instant::now(), true);
         let backing = &self.backing;
         self.scrubs.end(&|order| backing.scrub(order));

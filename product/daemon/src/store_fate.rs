@@ -3,11 +3,12 @@
 
 use crate::file_identity::FileIdentity;
 use crate::state::Entry;
+use coulter_system::mounts;
 use coulter_system::process::Process;
 use serde::Serialize;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What has become of it. Documented in `docs/json.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,13 +26,15 @@ impl StoreFate {
     /// Of the store of `entry`; `None` if it is where it was.
     pub fn of(entry: &Entry) -> Option<StoreFate> {
         let own = entry.store_identity?;
-        if FileIdentity::at(&entry.store).is_ok_and(|found| found == own) {
+        // A mount of ours may not answer, and one over the store hides it.
+        let is_below = lies_on_ours(&entry.store);
+        if !is_below && FileIdentity::at(&entry.store).is_ok_and(|found| found == own) {
             return None;
         }
         let file = open_file(entry.process, own).filter(Metadata::is_file);
         // The store of an overlay may lie below its mount, where no path leads to it from outside.
         let is_covered = entry.directory().is_some_and(|it| entry.store.starts_with(it));
-        if is_covered && file.as_ref().is_none_or(|file| file.nlink() > 0) {
+        if (is_covered || is_below) && file.as_ref().is_none_or(|file| file.nlink() > 0) {
             return None;
         }
         Some(match file.map(|file| file.nlink()) {
@@ -44,7 +47,7 @@ impl StoreFate {
     /// A word behind the path of the store.
     pub fn word(self, entry: &Entry) -> &'static str {
         match self {
-            _ if entry.store.exists() => "replaced",
+            _ if !lies_on_ours(&entry.store) && entry.store.exists() => "replaced",
             StoreFate::Moved => "moved",
             StoreFate::Deleted => "deleted",
             StoreFate::Unknown => "not there",
@@ -60,6 +63,12 @@ impl StoreFate {
             entry.name
         ))
     }
+}
+
+/// True if a path leads into a mount of Coulter's, as far as can be told without asking it.
+fn lies_on_ours(path: &Path) -> bool {
+    let mount = mounts::covering(path).ok().flatten();
+    mount.is_some_and(|mount| mount.kind == "fuse.coulter")
 }
 
 /// The file with this identity that the process has open.

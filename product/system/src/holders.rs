@@ -86,11 +86,16 @@ pub fn of_unmounted(device: (u32, u32)) -> Vec<String> {
     summed_up(users.map(told).collect(), "something that /proc does not show")
 }
 
-/// Where the file system mounted on `directory` is mounted besides, and stays when it is unmounted there: then it
+/// Where the file system mounted on `directory` is mounted besides, or is a layer of overlayfs, and stays when it is
+/// unmounted there: then it
 /// goes on being used, and the directory shows what lies below.
 pub fn elsewhere(directory: &Path) -> Vec<String> {
     let others = mounts::others_of(directory).unwrap_or_default();
-    match others.iter().map(|mount| mount.place_of(&mount.source)).collect::<Vec<_>>() {
+    let place = |mount: &mounts::Mount| mount.place_of(&mount.source);
+    let layered = mounts::layered_on(directory);
+    let layered =
+        layered.iter().map(|it| format!("overlayfs has a layer in it, and is {}", place(it)));
+    match others.iter().map(place).chain(layered).collect::<Vec<_>>() {
         places if places.is_empty() => places,
         places => summed_up(places, ""),
     }

@@ -154,6 +154,26 @@ pub fn others_of(directory: &Path) -> io::Result<Vec<Mount>> {
     Ok(found)
 }
 
+/// The mounts of overlayfs, in any mount namespace, that have a layer on what is mounted on `directory`: they go on with it
+/// when it is unmounted there. Layers are known by the paths that they were given by.
+pub fn layered_on(directory: &Path) -> Vec<Mount> {
+    let mut found: Vec<Mount> = tables().into_iter().flatten().collect();
+    found.retain(|mount| {
+        mount.kind == "overlay" && layers(&mount.options).any(|layer| layer.starts_with(directory))
+    });
+    found
+}
+
+/// The directories that an overlayfs is made of.
+fn layers(options: &str) -> impl Iterator<Item = &Path> {
+    let named = options.split(',').filter_map(|option| option.split_once('='));
+    let layers = named.filter(|(name, _)| {
+        let name = name.trim_end_matches('+');
+        ["lowerdir", "upperdir", "workdir", "datadir"].contains(&name)
+    });
+    layers.flat_map(|(_, paths)| paths.split(':')).map(Path::new)
+}
+
 /// On which mount another one is mounted, and on which directory of its file system.
 fn place_in_parent<'a>(mount: &Mount, table: &'a [Mount]) -> Option<(&'a Mount, PathBuf)> {
     let parent = table.iter().find(|parent| parent.id == mount.parent)?;
@@ -167,6 +187,16 @@ fn place_in_parent<'a>(mount: &Mount, table: &'a [Mount]) -> Option<(&'a Mount, 
 /// When `/proc` cannot be read.
 pub fn mount_at(directory: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts()?.into_iter().rev().find(|mount| mount.mount_point == directory))
+}
+
+/// The mount that `path`, which must be absolute, without links, and need not be there, lies on.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn covering(path: &Path) -> io::Result<Option<Mount>> {
+    let mounts = mounts()?.into_iter().filter(|mount| path.starts_with(&mount.mount_point));
+    // The last one at a place is on top.
+    Ok(mounts.max_by_key(|mount| mount.mount_point.components().count()))
 }
 
 /// The first file system that is mounted somewhere below `directory`, which must be absolute; not on it.
@@ -309,6 +339,13 @@ mod tests {
         assert_eq!(mount.options, "rw");
         assert_eq!((mount.id, mount.parent, &*mount.root), (36, 35, Path::new("/")));
         assert_eq!((mount.shared, mount.master), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn the_layers_of_overlayfs_are_found_in_its_options() {
+        let options = "rw,lowerdir=/a:/srv/b,lowerdir+=/c,upperdir=/srv/d/up,workdir=/w,xino=off";
+        let found: Vec<_> = layers(options).collect();
+        assert_eq!(found, ["/a", "/srv/b", "/c", "/srv/d/up", "/w"].map(Path::new));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod daemon_mount;
 mod options;
 mod salvage;
 
+use crate::answering;
 use crate::error::{CliError, DoorError, Error};
 use crate::format_store::{self, Target};
 use crate::mount_point::{no_directory, not_a_directory, taken};
@@ -23,7 +24,7 @@ use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::{launch, service};
 use coulter_files::{CreateOptions, Time};
 use coulter_format::files::superblock::MAGIC;
-use coulter_system::mounts;
+use coulter_system::{dead_mounts, mounts};
 use coulter_terminal::{Report as Told, Size};
 pub(crate) use daemon_mount::{DaemonMount, command_line};
 use rustix::process::{getegid, geteuid};
@@ -34,6 +35,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a block.
 const BLOCK_SIZE: usize = coulter::service::BLOCK_SIZE as usize;
+/// Bytes of metadata that a mount keeps in memory at least.
+const CACHE_SIZE_MIN: u64 = 1 << 20;
 /// How long a mount waits for the daemon of one that was unmounted to close the store.
 pub(super) const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const PREDECESSOR_PAUSE: Duration = Duration::from_millis(20);
@@ -102,8 +105,8 @@ pub(super) struct FsMount {
     #[arg(long, value_enum, default_value = "through", value_name = "HOW")]
     cache: Cache,
 
-    /// Memory for names, attributes and places of data [default: 64M]
-    #[arg(long, value_name = "SIZE")]
+    /// Memory for names, attributes and places of data, 1M at least [default: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = cache_size)]
     cache_size: Option<Size>,
 
     /// Mount options: ro, nosuid, nodev, noexec
@@ -139,6 +142,16 @@ pub(super) struct FsMount {
     /// Print the entry that `list --json` would show
     #[arg(long)]
     json: bool,
+}
+
+/// A size of the cache that a path fits into, with the paths of other requests.
+fn cache_size(text: &str) -> Result<Size, String> {
+    let size: Size =
+        text.parse().map_err(|error: coulter_terminal::SizeError| error.to_string())?;
+    match size.0 >= CACHE_SIZE_MIN {
+        true => Ok(size),
+        false => Err(format!("it is {} at least", Size(CACHE_SIZE_MIN))),
+    }
 }
 
 /// How the kernel's page cache writes.
@@ -222,7 +235,7 @@ impl Create {
         room::note_if_short(&self.path);
         terminal::print(&format!(
             "{}: a store of {} with a file system of {}",
-            self.path.display(),
+            terminal::path(&self.path),
             Size(made.store_size_bytes),
             Size(made.volume_size_bytes),
         ))
@@ -284,6 +297,7 @@ impl FsMount {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let list = self.options.clone().unwrap_or_default();
         options::check(&list)?;
+        answering::check(state, &self.directory)?;
         let directory = self.mount_point(state)?;
         if !geteuid().is_root() {
             return Err(CliError::needs_root("mounting", "run it with sudo"));
@@ -350,11 +364,14 @@ impl FsMount {
                 return Err(not_a_directory(&self.directory, &self.path).into());
             }
             Ok(_) => self.directory.canonicalize().map_err(failed)?,
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            Err(error) if dead_mounts::is_dead(&error) => {
                 let directory = std::path::absolute(&self.directory).map_err(failed)?;
                 return self.own_dead_mount(state, directory);
             }
-            Err(_) => return Err(no_directory(&self.directory).into()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(no_directory(&self.directory).into());
+            }
+            Err(error) => return Err(failed(error)),
         };
         let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         if let Some(mount) = mounts::mount_at(&directory).map_err(failed)? {

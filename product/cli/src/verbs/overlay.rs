@@ -1,17 +1,20 @@
 //! `coulter overlay`: remapping above the file system that a directory is on.
 
 mod detaching;
+mod guarded;
 mod hidden;
 mod marks;
 mod orphans;
 mod place;
 mod serving;
 mod settling;
+mod telling;
 
+use crate::answering;
 use crate::error::{CliError, Error};
 use crate::format_store::{self, Target};
 use crate::store;
-use crate::terminal::{self, GREEN};
+use crate::terminal;
 use crate::verbs::create::Shape;
 use crate::verbs::fs::{PREDECESSOR_PATIENCE, PREDECESSOR_PAUSE, told, told_with_help};
 use clap::{Args, Subcommand, ValueEnum};
@@ -27,14 +30,15 @@ use coulter_system::dead_mounts;
 use coulter_system::mounts::{self, Mount};
 use coulter_terminal::Size;
 use detaching::Detach;
-use hidden::Hidden;
+use hidden::{Hidden, Noted};
 use orphans::{AdoptOrphan, ListOrphans};
-pub(crate) use settling::settle_all;
+pub(crate) use settling::{settle_all, settle_or_tell};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use telling::{Check, Status};
 
 /// How many times what can be stored a store has addresses: files are remapped in windows of 2 MiB, of which
 /// few blocks may be there.
@@ -156,39 +160,12 @@ enum CacheChoice {
     Back,
 }
 
-/// Show what an overlay does.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  coulter overlay status /srv/data")]
-struct Status {
-    /// Directory that it is over
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-
-    /// Print it as JSON
-    #[arg(long)]
-    json: bool,
-}
-
 /// Bring home what is in the store; the directory stays in use meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter overlay settle /srv/data")]
 struct Settle {
-    /// Directory that it is over
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-}
-
-/// Tell files whose blocks cannot be served: others have changed or removed them below. Ends with 1 if there
-/// are any.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  coulter overlay check /srv/data")]
-struct Check {
     /// Directory that it is over
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -217,9 +194,10 @@ impl Overlay {
         if !rustix::process::geteuid().is_root() {
             return Err(CliError::needs_root("an overlay", "run it with sudo"));
         }
+        answering::check(&state()?, self.directory())?;
         match (&self.verb, &self.attach) {
             (Some(OverlayVerb::Status(status)), _) => status.run(),
-            (Some(OverlayVerb::Settle(settle)), _) => settle_all(&served(&settle.directory)?),
+            (Some(OverlayVerb::Settle(settle)), _) => settle_or_tell(&served(&settle.directory)?),
             (Some(OverlayVerb::Check(check)), _) => check.run(),
             (Some(OverlayVerb::ListOrphans(list)), _) => list.run(),
             (Some(OverlayVerb::AdoptOrphan(adopt)), _) => adopt.run(),
@@ -233,6 +211,21 @@ impl Overlay {
     /// The directory that one is to be put over.
     pub(crate) fn place(&self) -> Option<&Path> {
         self.attach.as_ref().map(|attach| &*attach.directory)
+    }
+
+    /// The directory that it is about.
+    fn directory(&self) -> &Path {
+        match (&self.verb, &self.attach) {
+            (Some(OverlayVerb::Status(it)), _) => it.directory(),
+            (Some(OverlayVerb::Settle(it)), _) => &it.directory,
+            (Some(OverlayVerb::Check(it)), _) => it.directory(),
+            (Some(OverlayVerb::ListOrphans(it)), _) => it.directory(),
+            (Some(OverlayVerb::AdoptOrphan(it)), _) => it.directory(),
+            (Some(OverlayVerb::Remap(it)), _) => &it.directory,
+            (Some(OverlayVerb::Detach(it)), _) => it.directory(),
+            (None, Some(attach)) => &attach.directory,
+            (None, None) => unreachable!("a directory or a verb is required"),
+        }
     }
 
     /// Whether it serves in the foreground, and so logs what it does.
@@ -260,30 +253,40 @@ impl Attach {
     }
 
     fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let directory = self.free_directory(state)?;
+        let (directory, dead) = self.free_directory(state)?;
+        self.put_over(state, &directory).inspect_err(|_| {
+            if let Some(dead) = dead.filter(|_| mount_at(&directory).is_ok_and(|it| it.is_none())) {
+                // Programs that used the directory when its daemon was killed must not go on in what lies below. The
+                // first error is the one to tell.
+                let _ = dead_mounts::put_back(&directory, &dead.source);
+            }
+        })
+    }
+
+    fn put_over(&self, state: &StateDirectory, directory: &Path) -> Result<(), CliError> {
         if directory == Path::new("/") {
             let help = "put it over a directory in it, such as /srv/data".to_owned();
-            return Err(unfit(&directory, "it is the root of everything".to_owned(), help));
+            return Err(unfit(directory, "it is the root of everything".to_owned(), help));
         }
-        if let Some(below) = mounts::first_below(&directory).ok().flatten() {
+        if let Some(below) = mounts::first_below(directory).ok().flatten() {
             let why =
                 format!("{} is mounted in it; an overlay is over one file system", below.display());
             let below = terminal::word(&below);
             let help = format!("run `umount {below}`, or take another directory");
-            return Err(unfit(&directory, why, help));
+            return Err(unfit(directory, why, help));
         }
-        let lower = Directory::open(&directory).map_err(|error| {
+        let lower = Directory::open(directory).map_err(|error| {
             let help = "take a directory on ext4, XFS or Btrfs that root may write to".to_owned();
-            unfit(&directory, error.to_string(), help)
+            unfit(directory, error.to_string(), help)
         })?;
-        let name = self.name_for(&directory, state);
+        let name = self.name_for(directory, state);
         state.check_name(&name)?;
-        let (store, is_new) = self.find_store(&directory, &lower)?;
+        let (store, is_new) = self.find_store(directory, &lower)?;
         drop(lower);
-        self.serve(state, &directory, &store, name).inspect_err(|_| {
-            if is_new && is_unused(state, &directory) {
+        self.serve(state, directory, &store, name).inspect_err(|_| {
+            if is_new && is_unused(state, directory) {
                 // The first error is the one to tell.
-                let _ = Hidden::of(&directory).remove(&store);
+                let _ = Hidden::of(directory).remove(&store);
             }
         })
     }
@@ -306,27 +309,36 @@ impl Attach {
         file.lock().map_err(failed)?;
         check_free(directory)?;
         let hidden = Hidden::of(directory);
-        match hidden.store()? {
-            Some(store) => Ok((self.agreed(directory, store)?, false)),
+        match hidden.noted()? {
+            Some(noted) => Ok((self.agreed(directory, noted)?, false)),
             None => Ok((self.make_store(directory, &hidden, lower)?, true)),
         }
     }
 
-    /// The directory, absolute, with nothing of ours mounted on it. What a killed daemon left goes.
-    fn free_directory(&self, state: &StateDirectory) -> Result<PathBuf, CliError> {
+    /// The directory, absolute, with nothing of ours mounted on it. What a killed daemon left goes, if there is a store
+    /// to serve in its place; it is given back.
+    fn free_directory(&self, state: &StateDirectory) -> Result<(PathBuf, Option<Mount>), CliError> {
         let failed = |source| CliError::io("find", &self.directory, source);
-        await_predecessor(state, &real_path(&self.directory).map_err(failed)?)?;
+        let directory = real_path(&self.directory).map_err(failed)?;
+        let dead = mount_at(&directory)?.filter(is_dead_mount);
+        if dead.is_some()
+            && let Some(noted) = Hidden::of(&directory).noted_below()?
+        {
+            self.agreed(&directory, noted)?;
+        }
+        await_predecessor(state, &directory)?;
         let directory = self.directory.canonicalize().map_err(failed)?;
         if !directory.is_dir() {
             let help = "name a directory on ext4, XFS or Btrfs".to_owned();
             return Err(unfit(&directory, "it is not a directory".to_owned(), help));
         }
         check_free(&directory)?;
-        Ok(directory)
+        Ok((directory, dead))
     }
 
     /// The store that the directory says it has, if that is the one that was asked for, and there.
-    fn agreed(&self, directory: &Path, store: PathBuf) -> Result<PathBuf, CliError> {
+    fn agreed(&self, directory: &Path, noted: Noted) -> Result<PathBuf, CliError> {
+        let Noted { path: store, is_there } = noted;
         let refuse = |why: String| Err(told("cannot put an overlay over", directory, why));
         let asked = self.store.as_ref().and_then(|asked| std::path::absolute(asked).ok());
         if let Some(asked) = asked.filter(|asked| *asked != store) {
@@ -336,14 +348,18 @@ impl Attach {
                 asked.display()
             ));
         }
-        if !store.exists() {
+        if !is_there {
             let why = format!(
                 "blocks of its files are in {}, which is not there; without it they are older than they \
                  should be",
                 store.display()
             );
+            let unmount = match mount_at(directory)?.is_some_and(|mount| is_ours(&mount)) {
+                true => format!("run `coulter umount {}` and ", terminal::word(directory)),
+                false => String::new(),
+            };
             let help = format!(
-                "bring the store back; if it is lost, remove {} to use the files as they are",
+                "bring the store back; if it is lost, {unmount}remove {} to use the files as they are",
                 terminal::word(&directory.join(coulter_overlay::HIDDEN))
             );
             return Err(unfit(directory, why, help));
@@ -384,6 +400,7 @@ impl Attach {
             // Without the note that comes last it was never used.
             hidden.remove_store()?;
         }
+        self.store_size.map_or(Ok(()), |size| place::check_size(directory, size.0))?;
         let is_disk = std::fs::metadata(&path).is_ok_and(|found| !found.is_file());
         let size = match self.store_size {
             Some(size) => Some(size.0),
@@ -405,7 +422,7 @@ impl Attach {
             address_space: Some(space.next_multiple_of(1 << 30)),
         };
         // What an earlier command had begun to make, and was killed at.
-        let goes_on = hidden.was_begun(&path) && !holds_blocks(&path);
+        let goes_on = hidden.was_begun(&path)? && !holds_blocks(&path);
         let target = Target::prepare(&path, &shape, goes_on)?;
         hidden.begin(&path)?;
         format_store::format(target, &shape, None)?;
@@ -469,7 +486,7 @@ fn await_predecessor(state: &StateDirectory, directory: &Path) -> Result<(), Cli
             break;
         }
         let is_over = mount_at(directory)?.is_none()
-            || overlay::report(directory).is_err_and(|error| is_dead(&error));
+            || overlay::report(directory).is_err_and(|error| dead_mounts::is_dead(&error));
         if !is_over || Instant::now() >= limit {
             break;
         }
@@ -481,10 +498,10 @@ fn await_predecessor(state: &StateDirectory, directory: &Path) -> Result<(), Cli
 /// Takes away the mount of a daemon that was killed before it had an entry, if it is that of the directory's own
 /// store, whose place the mount itself tells.
 fn take_dead_away(state: &StateDirectory, directory: &Path) -> Result<(), CliError> {
-    let Some(mount) = mount_at(directory)?.filter(is_ours) else { return Ok(()) };
-    let own = Hidden::of(directory).own_store();
+    let Some(mount) = mount_at(directory)?.filter(is_dead_mount) else { return Ok(()) };
     let has_daemon = state.entries()?.iter().any(|entry| points::is_at(entry, directory));
-    if !is_dead_mount(&mount) || has_daemon || mount.source != own {
+    let is_own = |noted: Noted| noted.path == mount.source;
+    if has_daemon || !Hidden::of(directory).noted_below()?.is_some_and(is_own) {
         return Ok(());
     }
     dead_mounts::take_away(directory).map_err(|e| CliError::io("unmount", directory, e))
@@ -508,7 +525,7 @@ fn unfit(directory: &Path, why: String, help: String) -> CliError {
 /// The directory, absolute and without links, whether what is mounted on it answers or not.
 fn real_path(directory: &Path) -> io::Result<PathBuf> {
     let dead = match directory.canonicalize() {
-        Err(error) if is_dead(&error) => error,
+        Err(error) if dead_mounts::is_dead(&error) => error,
         found => return found,
     };
     let mut path = std::path::absolute(directory)?;
@@ -523,17 +540,14 @@ fn real_path(directory: &Path) -> io::Result<PathBuf> {
     Err(dead)
 }
 
-/// Whether a mount says with this that its daemon was killed.
-fn is_dead(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
-}
-
 /// The directory, if an overlay is over it that answers.
 fn served(directory: &Path) -> Result<PathBuf, CliError> {
     let path = real_path(directory).map_err(|e| CliError::io("find", directory, e))?;
     let (why, help) = match overlay::report(&path) {
         Ok(_) => return Ok(path),
-        Err(error) if is_dead(&error) => ("its daemon was killed", "goes on where it was"),
+        Err(error) if dead_mounts::is_dead(&error) => {
+            ("its daemon was killed", "goes on where it was")
+        }
         Err(_) if mount_at(&path)?.is_some_and(|mount| is_ours(&mount)) => {
             let why =
                 "no overlay is over it, but a Coulter file system is mounted there".to_owned();
@@ -555,7 +569,7 @@ fn report(directory: &Path) -> Option<serde_json::Value> {
 pub(super) fn before_unmount(directory: &Path) -> bool {
     let Some(report) = report(directory) else { return false };
     if report["settle"] == SettleWhen::Unmount.word()
-        && let Err(error) = settle_all(directory)
+        && let Err(error) = settle_or_tell(directory)
     {
         terminal::note(&format!("blocks stay in the store: {error}"));
     }
@@ -575,64 +589,8 @@ pub(super) fn tell_of_store(directory: &Path) {
 
 /// Whether it is a mount of ours whose daemon was killed.
 pub(super) fn is_dead_mount(mount: &Mount) -> bool {
-    is_ours(mount) && overlay::report(&mount.mount_point).is_err_and(|error| is_dead(&error))
-}
-
-impl Status {
-    fn run(&self) -> Result<(), CliError> {
-        let directory = served(&self.directory)?;
-        let report = report(&directory).unwrap_or_default();
-        if self.json {
-            return terminal::print_json(&report);
-        }
-        let number = |key: &str| report[key].as_u64().unwrap_or(0);
-        terminal::print(&format!(
-            "{}: {} files with {} in the store of {}, remap {}",
-            directory.display(),
-            number("files"),
-            Size(number("stored_bytes")),
-            Size(number("capacity_bytes")),
-            report["remap"].as_str().unwrap_or_default(),
-        ))?;
-        terminal::print(&format!(
-            "writes: {} to the store, {} in place; brought home: {} of {} files",
-            number("remapped_writes"),
-            number("in_place_writes"),
-            Size(number("bytes_brought_home")),
-            number("files_brought_home"),
-        ))?;
-        if let Some(error) = report["settle_error"].as_str() {
-            terminal::print(&format!("bringing home stopped: {error}"))?;
-        }
-        match number("faults_total") {
-            0 => Ok(()),
-            count => terminal::print(&format!(
-                "{count} files cannot be served; `coulter overlay check {}` tells why",
-                terminal::word(&directory)
-            )),
-        }
-    }
-}
-
-impl Check {
-    fn run(&self) -> Result<(), CliError> {
-        let directory = served(&self.directory)?;
-        let report = report(&directory).unwrap_or_default();
-        let faults = report["faults"].as_array().cloned().unwrap_or_default();
-        for fault in &faults {
-            terminal::print(&format!(
-                "inode {}: {}, {} in the store",
-                fault["inode"],
-                fault["why"].as_str().unwrap_or_default(),
-                Size(fault["bytes"].as_u64().unwrap_or(0)),
-            ))?;
-        }
-        let total = report["faults_total"].as_u64().unwrap_or(0);
-        if total == 0 {
-            return terminal::print(&format!("{GREEN}sound{GREEN:#}"));
-        }
-        Err(told("found files that cannot be served in", &directory, format!("{total} in all")))
-    }
+    is_ours(mount)
+        && overlay::report(&mount.mount_point).is_err_and(|error| dead_mounts::is_dead(&error))
 }
 
 impl SetRemap {

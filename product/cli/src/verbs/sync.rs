@@ -1,7 +1,9 @@
 //! `coulter sync`: what sync(1) does not do for a file system of Coulter's own.
 
+use crate::answering;
 use crate::error::{CliError, Error};
 use clap::Args;
+use coulter_daemon::state::StateDirectory;
 use coulter_fuse::files;
 use coulter_terminal::fault;
 use std::path::PathBuf;
@@ -21,7 +23,8 @@ pub(crate) struct Sync {
 }
 
 impl Sync {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
+    pub(crate) fn run(&self, known: Option<&StateDirectory>) -> Result<(), CliError> {
+        known.map_or(Ok(()), |state| answering::check(state, &self.directory))?;
         files::sync(&self.directory).map_err(|source| match source.raw_os_error() {
             Some(libc::ENOTTY) => {
                 let report = fault(format!("cannot sync {}", self.directory.display()))

@@ -1,5 +1,6 @@
 //! `coulter umount`: takes back what `mount` did.
 
+use crate::answering;
 use crate::error::{CliError, DaemonError, DoorError, Error, MountError, StateError};
 use crate::file_system;
 use crate::verbs::list::mount_points;
@@ -39,6 +40,7 @@ pub(crate) struct Umount {
 
 impl Umount {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        answering::check(state, &self.directory)?;
         let directory = self.mount_point(state)?;
         leave_it();
         let proc_failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);

@@ -1,8 +1,8 @@
 //! Directories and stores that are refused, and a store that is full, which nobody hears of.
 
-use crate::overlaid::{Overlaid, put_over, status};
-use crate::sandbox::{Sandbox, can_mount, mounts_below};
-use std::fs;
+use crate::overlaid::{Overlaid, assert_holds, content, put_over, scatter, status};
+use crate::sandbox::{Sandbox, can_mount, mounts_below, send, wait_until, write_and_sync};
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 #[test]
@@ -209,4 +209,51 @@ fn a_store_that_was_half_made_when_the_command_was_killed_is_made_anew() {
     sandbox.ok(&words);
     sandbox.ok(&["overlay", "detach", "data"]);
     assert!(!data.join(".coulter").exists() && !store.exists());
+}
+
+#[test]
+fn a_command_that_fails_leaves_the_dead_mount_over_old_blocks() {
+    let Some(_right) = can_mount("a dead mount, and a command that fails") else { return };
+    let sandbox = Sandbox::new();
+    let data = sandbox.make_directory("data");
+    let (store, away) = (sandbox.path("a.store"), sandbox.path("away"));
+    let path = data.join("file");
+    let mut expected = content(1);
+    write_and_sync(&path, &expected);
+    let pid = put_over(&sandbox, "data", &["--store", "a.store"]);
+    scatter(&crate::open(&path), &mut expected, 2);
+    send(pid, "KILL");
+    let is_dead = || {
+        let error = fs::read(&path).err().and_then(|error| error.raw_os_error());
+        [Some(libc::ENOTCONN), Some(libc::ECONNABORTED)].contains(&error)
+    };
+    wait_until("it is dead", is_dead);
+    let refused = |words: &[&str], why: &str| {
+        let error = sandbox.fails(1, &[&["overlay", "data"], words].concat());
+        assert!(error.contains(why), "{why}: {error}");
+        assert!(is_dead(), "{why}: the directory is not bare");
+    };
+    refused(&["--store", "other.store"], "bring them home first");
+    fs::rename(&store, &away).expect("it is there");
+    refused(&[], "coulter umount");
+    // One that is there and cannot be served: that is known only once it is opened.
+    let size = fs::metadata(&away).expect("it is there").len();
+    File::create(&store).and_then(|file| file.set_len(size)).expect("there is room");
+    refused(&[], "a.store");
+    fs::rename(&away, &store).expect("it is there");
+    put_over(&sandbox, "data", &["--store", "a.store"]);
+    assert_holds(&crate::open(&path), &expected);
+    sandbox.ok(&["overlay", "detach", "data"]);
+}
+
+#[test]
+fn a_store_that_would_be_too_small_is_refused_with_the_least_size() {
+    let Some(_right) = can_mount("a store that is too small") else { return };
+    let sandbox = Sandbox::new();
+    let data = sandbox.make_directory("data");
+    let error = sandbox.fails(1, &["overlay", "data", "--store-size", "47M"]);
+    assert!(error.contains("--store-size 48 MiB") && !error.contains("segments"), "{error}");
+    assert_eq!(fs::read_dir(&data).expect("it is there").count(), 0, "a refusal leaves nothing");
+    sandbox.ok(&["overlay", "data", "--store-size", "48M"]);
+    sandbox.ok(&["overlay", "detach", "data"]);
 }

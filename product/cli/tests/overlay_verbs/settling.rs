@@ -92,3 +92,25 @@ fn with_never_a_store_that_fills_up_takes_no_further_file() {
         assert!(fs::read(&path).expect("it is there") == part, "file {number}");
     }
 }
+
+#[test]
+fn settling_tells_of_a_file_that_cannot_come_home_whether_that_was_known_or_not() {
+    let Some(_right) = can_mount("a file that cannot come home") else { return };
+    let sandbox = Sandbox::new();
+    fs::create_dir_all(sandbox.path("data/below")).expect("it is writable");
+    let path = sandbox.path("data/below/file");
+    let mut expected = content(1);
+    write_and_sync(&path, &expected);
+    let lower = crate::open(&path);
+    put_over(&sandbox, "data", &[]);
+    scatter(&crate::open(&path), &mut expected, 2);
+    lower.set_len(expected.len() as u64 + 1).expect("there is room");
+    for known in [false, true] {
+        let error = sandbox.fails(1, &["overlay", "settle", "data"]);
+        assert!(error.contains("data/below/file: its lower file was changed"), "{known}: {error}");
+        assert_eq!(status(&sandbox, "data")["faults_total"], 1);
+    }
+    drop(lower);
+    let kept = sandbox.fails(1, &["overlay", "detach", "data"]);
+    assert!(kept.contains("the store stays"), "{kept}");
+}

@@ -31,6 +31,8 @@ const THREAD: ThreadShape = ThreadShape { name: "files", stack_size: 1 << 20 };
 /// How long a mount may stay busy after its last use; the kernel releases it a little later.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// How long an end that users are not asked about waits for the kernel to write out what it keeps.
+const WRITE_BACK_PATIENCE: Duration = Duration::from_secs(10);
 /// Percent of dirty memory that may belong to this mount. The kernel's default for FUSE is 1.
 const DIRTY_SHARE: &str = "40";
 
@@ -131,6 +133,14 @@ struct Kept {
     /// It sleeps in calls to other file systems, so that it must not be on the service's thread.
     blocks: bool,
     shown: Option<Shown>,
+    stops: Stops,
+}
+
+/// By what the mount tells the pump to end: both ends of it. Made before the mount, so that a lack of descriptors
+/// leaves no mount behind.
+struct Stops {
+    ours: OwnedFd,
+    of_pump: OwnedFd,
 }
 
 /// A mounted file system. Dropping it unmounts it, used or not.
@@ -139,6 +149,7 @@ pub struct FilesMount {
     mount_point: PathBuf,
     /// Whether the mount is still ours to undo.
     mounted: bool,
+    writes_back: bool,
     stop: OwnedFd,
     /// Tells the pump that the mount is to end soon.
     hurries: Arc<AtomicBool>,
@@ -164,6 +175,7 @@ impl FilesMount {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
             .map_err(|error| MountError::NoFuse(error.into()))?;
+        let stops = stops()?;
         let failed = |source| MountError::Directory { path: directory.to_owned(), source };
         let mount_point = directory.canonicalize().map_err(failed)?;
         let read_only = options.read_only || service.read_only();
@@ -173,8 +185,13 @@ impl FilesMount {
         files_options.cache_blocks = options.cache_blocks.unwrap_or(files_options.cache_blocks);
         let files =
             move || -> Box<dyn FileService> { Box::new(Files::open(files_options, block_count)) };
-        let kept =
-            Kept { kind: "fs", writes_back: options.writes_back, blocks: false, shown: None };
+        let kept = Kept {
+            kind: "fs",
+            writes_back: options.writes_back,
+            blocks: false,
+            shown: None,
+            stops,
+        };
         // On failure the drop of the mount unmounts.
         FilesMount::serve(service, device, mount_point, kept, files)
     }
@@ -196,9 +213,10 @@ impl FilesMount {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
             .map_err(|error| MountError::NoFuse(error.into()))?;
+        let stops = stops()?;
         mount(&device, &mount_point, service.read_only(), options).map_err(failed)?;
         let (writes_back, shown) = (options.writes_back, Some(files.shown()));
-        let kept = Kept { kind: "overlay", writes_back, blocks: true, shown };
+        let kept = Kept { kind: "overlay", writes_back, blocks: true, shown, stops };
         FilesMount::serve(service, device, mount_point, kept, move || Box::new(files))
     }
 
@@ -209,17 +227,14 @@ impl FilesMount {
         kept: Kept,
         files: impl FnOnce() -> Box<dyn FileService> + Send + 'static,
     ) -> Result<FilesMount, MountError> {
-        let system = |step| move |error: Errno| MountError::System { step, source: error.into() };
-        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let stop = made.map_err(system("make an event descriptor"))?;
-        let stop_for_pump =
-            rustix::io::fcntl_dupfd_cloexec(&stop, 0).map_err(system("duplicate a descriptor"))?;
-        let Kept { kind, writes_back, blocks, shown } = kept;
+        let Kept { kind, writes_back, blocks, shown, stops } = kept;
+        let Stops { ours: stop, of_pump: stop_for_pump } = stops;
         let hurries = Arc::new(AtomicBool::new(false));
         let told = hurries.clone();
         let mounted = true;
         let (bdi, pump) = (None, None);
-        let mut mount = FilesMount { kind, mount_point, mounted, stop, hurries, shown, bdi, pump };
+        let mut mount =
+            FilesMount { kind, mount_point, mounted, writes_back, stop, hurries, shown, bdi, pump };
         let watched = blocks.then(|| mount.mount_point.clone());
         let work = move |session, place| {
             // Without a thread for it the mount is served all the same.
@@ -292,6 +307,15 @@ impl FilesMount {
         }
     }
 
+    /// Has the pump make everything durable and end, and waits for that. The kernel then answers every request with
+    /// an error.
+    fn stop_pump(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(pump) = self.pump.take() {
+            pump.await_end();
+        }
+    }
+
     /// Waits until the kernel has released the mount, after any unmount.
     pub fn await_end(&mut self) {
         if let Some(pump) = self.pump.take() {
@@ -321,13 +345,30 @@ impl AttachPoint for FilesMount {
         self.mounted = false;
         // After a plain unmount the pump ends by itself; after a lazy one a file may still be open
         // somewhere, and only the end of the pump takes it away.
-        if how == Detach::Always {
-            let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        }
-        if let Some(pump) = self.pump.take() {
-            pump.await_end();
+        match how {
+            Detach::Always => self.stop_pump(),
+            Detach::IfIdle => self.await_end(),
         }
         Ok(())
+    }
+
+    /// A lazy unmount would have the next `open` of a program that works in the directory reach what lies below:
+    /// old blocks, or files that are hidden as soon as it is mounted again.
+    fn end(&mut self) -> Result<(), DetachError> {
+        if !self.mounted {
+            return Ok(());
+        }
+        self.hurries.store(true, Ordering::Release);
+        let unmounted = self.unmount(Detach::IfIdle);
+        if unmounted.is_err() && self.writes_back {
+            write_back(&self.mount_point);
+        }
+        self.mounted = false;
+        self.stop_pump();
+        unmounted.map_err(|error| match error {
+            DetachError::Busy { address, holders } => DetachError::LeftDead { address, holders },
+            other => other,
+        })
     }
 
     fn has_ended(&self) -> bool {
@@ -351,6 +392,30 @@ impl Drop for FilesMount {
     fn drop(&mut self) {
         // A destructor cannot report an error.
         let _ = self.detach(Detach::Always);
+    }
+}
+
+fn stops() -> Result<Stops, MountError> {
+    let system = |step| move |error: Errno| MountError::System { step, source: error.into() };
+    let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let ours = made.map_err(system("make an event descriptor"))?;
+    let of_pump = rustix::io::fcntl_dupfd_cloexec(&ours, 0);
+    Ok(Stops { of_pump: of_pump.map_err(system("duplicate a descriptor"))?, ours })
+}
+
+/// Has the kernel write out what it keeps of the mount's files. A mount that does not answer is not waited for.
+fn write_back(mount_point: &Path) {
+    let path = mount_point.to_owned();
+    let (over, is_over) = std::sync::mpsc::channel();
+    let work = move || {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let synced = rustix::fs::open(path, flags, Mode::empty()).and_then(rustix::fs::syncfs);
+        // The other side is gone if it took too long.
+        let _ = over.send(synced);
+    };
+    // Without a thread for it, what was not synced is lost, as at a kill.
+    if std::thread::Builder::new().name("write-back".to_owned()).spawn(work).is_ok() {
+        let _ = is_over.recv_timeout(WRITE_BACK_PATIENCE);
     }
 }
 

@@ -30,6 +30,10 @@ pub(super) struct Detach {
 }
 
 impl Detach {
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let directory = served(&self.directory).or_else(|error| self.serve_again(state, error))?;
         // Before anything is brought home, which may take long.
@@ -59,7 +63,7 @@ impl Detach {
             return Err(told_with_help("detached, but not all of", &directory, why, help));
         }
         let hidden = Hidden::of(&directory);
-        if let Some(identity) = hidden.killed() {
+        if let Some(identity) = hidden.killed()? {
             // Only now are they to be seen, and changed behind nobody's back.
             marks::take_away(&directory, identity).map_err(|source| {
                 CliError::io("take the marks from files in", &directory, source)

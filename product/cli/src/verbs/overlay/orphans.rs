@@ -139,6 +139,10 @@ fn search(directory: &Path, orphans: &mut [Orphan]) -> Result<(), CliError> {
 }
 
 impl ListOrphans {
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub(super) fn run(&self) -> Result<(), CliError> {
         let directory = served(&self.directory)?;
         let mut orphans = orphans(&directory)?;
@@ -161,7 +165,7 @@ impl ListOrphans {
                 orphan.inode,
             ))?;
             for path in &orphan.candidates {
-                terminal::print(&format!("  may be {}", path.display()))?;
+                terminal::print(&format!("  may be {}", terminal::path(path)))?;
             }
         }
         Ok(())
@@ -169,6 +173,10 @@ impl ListOrphans {
 }
 
 impl AdoptOrphan {
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub(super) fn run(&self) -> Result<(), CliError> {
         let directory = served(&self.directory)?;
         let all = orphans(&directory)?;

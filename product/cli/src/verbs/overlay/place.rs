@@ -1,9 +1,11 @@
 //! The place of an overlay and of its store.
 
+use super::unfit;
 use crate::error::{CliError, Error};
 use crate::terminal;
 use coulter_fuse::files::overlay;
 use coulter_system::seekable;
+use coulter_system::dead_mounts;
 use coulter_terminal::{Size, fault};
 use std::path::Path;
 
@@ -12,13 +14,15 @@ const STORE_SIZE_MAX: u64 = 8 << 30;
 const STORE_SHARE: u64 = 8;
 /// Bytes of the smallest store that is worth it.
 const STORE_SIZE_MIN: u64 = 256 << 20;
+/// Bytes of the smallest store that there can be.
+const STORE_SIZE_LEAST: u64 = 48 << 20;
 
 /// Why no overlay can be put over a directory that something of Coulter's is mounted on, and what to do.
 pub(super) fn why_taken(directory: &Path) -> (&'static str, String) {
     let word = terminal::word(directory);
     match overlay::report(directory) {
         Ok(_) => ("one is over it already", format!("see `coulter overlay status {word}`")),
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+        Err(error) if dead_mounts::is_dead(&error) => {
             ("what is mounted there answers no more", format!("run `coulter umount {word}` first"))
         }
         Err(_) => (
@@ -26,6 +30,16 @@ pub(super) fn why_taken(directory: &Path) -> (&'static str, String) {
             "take a directory on ext4, XFS or Btrfs".to_owned(),
         ),
     }
+}
+
+/// That a store of this size, which was asked for, can be made.
+pub(super) fn check_size(directory: &Path, size: u64) -> Result<(), CliError> {
+    if size >= STORE_SIZE_LEAST {
+        return Ok(());
+    }
+    let why = format!("a store of {} is too small", Size(size));
+    let help = format!("give --store-size {} at least", Size(STORE_SIZE_LEAST));
+    Err(unfit(directory, why, help))
 }
 
 /// True if a file that need not be there lies in a directory or below it.
