@@ -4,8 +4,8 @@ use super::unfit;
 use crate::error::{CliError, Error};
 use crate::terminal;
 use coulter_fuse::files::overlay;
-use coulter_system::seekable;
 use coulter_system::dead_mounts;
+use coulter_system::seekable;
 use coulter_terminal::{Size, fault};
 use std::path::Path;
 

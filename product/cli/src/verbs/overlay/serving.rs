@@ -12,7 +12,7 @@ use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::{launch, service};
 use coulter_overlay::SettleWhen;
-use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 impl Attach {
@@ -98,7 +98,7 @@ impl SettleChoice {
 
 /// Notes in the hidden directory that the daemon before this one was killed, if it was: there
 /// may be files with a mark that no record names, which `detach` has to find.
-fn note_killed(directory: &Path, hidden: &File) -> Result<(), Error> {
+fn note_killed(directory: &Path, hidden: &OwnedFd) -> Result<(), Error> {
     if report(directory).is_some_and(|report| report["was_closed_in_order"] == false) {
         hidden::note_killed(hidden)
             .map_err(|errno| Error::io("note in", directory, errno.into()))?;
