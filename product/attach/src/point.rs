@@ -83,7 +83,8 @@ pub enum DetachError {
         /// The system's error.
         source: io::Error,
     },
-    /// It is over, and all of it is durable. It stays to be seen, since it is in use, and answers nothing.
+    /// It is over, and all of it is durable. It stays to be seen, since it is in use, and answers
+    /// nothing.
     LeftDead {
         /// The place that stays.
         address: String,

@@ -1,5 +1,5 @@
-//! Asks the daemon of a mount for an answer before anything is asked of the mount: a call that a mount does not answer
-//! waits for ever, and often not even a signal ends it.
+//! Asks the daemon of a mount for an answer before anything is asked of the mount: a call that a
+//! mount does not answer waits for ever, and often not even a signal ends it.
 
 use crate::error::{CliError, DaemonError, Error};
 use coulter_daemon::control::{self, Request};
@@ -11,7 +11,8 @@ use std::path::{Component, Path, PathBuf};
 /// Links that a path may lead through.
 const LINKS_MAX: usize = 40;
 
-/// That the daemon answers which serves what `path` lies on, if a mount of Coulter's does and its daemon runs.
+/// That the daemon answers which serves what `path` lies on, if a mount of Coulter's does and its
+/// daemon runs.
 ///
 /// # Errors
 /// [`DaemonError::DaemonSilent`]. Whatever else there is to say is left to what is asked for then.
@@ -26,7 +27,8 @@ pub(crate) fn check(state: &StateDirectory, path: &Path) -> Result<(), CliError>
     }
 }
 
-/// The source of the mount of Coulter's that a path leads into, if it leads into one. Asks no such mount.
+/// The source of the mount of Coulter's that a path leads into, if it leads into one. Asks no such
+/// mount.
 fn covering(path: &Path) -> Option<PathBuf> {
     let mut whole = std::path::absolute(path).ok()?;
     for _ in 0..LINKS_MAX {

@@ -104,7 +104,7 @@ impl CopyOrder {
         }))
     }
 
-    /// Whether it changes nothing but settings, which needs no new opening of the store.
+    /// True if it changes settings alone, which needs no new opening of the store.
     pub(crate) fn only_adjusts(&self) -> bool {
         matches!(self, CopyOrder::Keep { url: None, reseed: false, .. })
     }

@@ -15,7 +15,8 @@ impl Trouble {
         Trouble { words, cut_off_bytes: None }
     }
 
-    /// A store that was cut short goes before any other reason: it is the cause of most that follow.
+    /// A store that was cut short goes before any other reason: it is the cause of most that
+    /// follow.
     pub(crate) fn goes_before(&self, failure: &Option<String>) -> bool {
         failure.is_none() || self.cut_off_bytes.is_some()
     }

@@ -126,8 +126,8 @@ pub unsafe trait Device: Send {
     }
 
     /// Tells any thread that the content has become another host's; `None` if that cannot happen.
-    /// A user that keeps any of it in memory answers nothing from there afterwards. A device around a
-    /// device passes it on.
+    /// A user that keeps any of it in memory answers nothing from there afterwards. A device
+    /// around a device passes it on.
     fn revocation(&self) -> Option<Revocation> {
         None
     }

@@ -4,8 +4,8 @@
 //! - A block that was changed since the last set, or is being written, stays.
 //! - Between [`Cache::begin`] and [`Cache::commit`], [`Cache::roll_back`] undoes every change: a step
 //!   that finds a block missing, or fails, leaves no trace.
-//! - A block that was loaded stays until some step has come to its end: else steps that need more blocks than there is
-//!   room for would take them from each other, or from themselves, for ever.
+//! - A block that was loaded stays until some step has come to its end: else steps that need more
+//!   blocks than there is room for would take them from each other, or from themselves, for ever.
 //! - A block that was freed is not written any more, whatever it held.
 
 use crate::stop::{Role, Step, Stop};

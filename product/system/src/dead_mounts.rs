@@ -11,8 +11,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 
-/// True if the kernel says with this that a FUSE mount is not served any more. A request that its daemon had not
-/// answered when it was killed ends with the second of these.
+/// True if the kernel says with this that a FUSE mount is not served any more. A request that its
+/// daemon had not answered when it was killed ends with the second of these.
 pub fn is_dead(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
@@ -38,7 +38,8 @@ pub fn take_away(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the directory that lies below what is mounted on `directory`. For everybody else that stays mounted.
+/// Opens the directory that lies below what is mounted on `directory`. For everybody else that
+/// stays mounted.
 ///
 /// # Errors
 /// When the system refuses it.
@@ -57,8 +58,8 @@ pub fn look_below(directory: &Path) -> io::Result<OwnedFd> {
     thread.join().expect("it does not panic")
 }
 
-/// Mounts a dead mount on `directory`, as if the daemon of `source` had been killed: so that no program goes on in the
-/// bare directory.
+/// Mounts a dead mount on `directory`, as if the daemon of `source` had been killed: so that no
+/// program goes on in the bare directory.
 ///
 /// # Errors
 /// When the system refuses it.

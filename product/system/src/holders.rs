@@ -86,8 +86,8 @@ pub fn of_unmounted(device: (u32, u32)) -> Vec<String> {
     summed_up(users.map(told).collect(), "something that /proc does not show")
 }
 
-/// Where the file system mounted on `directory` is mounted besides, or is a layer of overlayfs, and stays when it is
-/// unmounted there: then it
+/// Where the file system mounted on `directory` is mounted besides, or is a layer of overlayfs,
+/// and stays when it is unmounted there: then it
 /// goes on being used, and the directory shows what lies below.
 pub fn elsewhere(directory: &Path) -> Vec<String> {
     let others = mounts::others_of(directory).unwrap_or_default();

@@ -154,8 +154,9 @@ pub fn others_of(directory: &Path) -> io::Result<Vec<Mount>> {
     Ok(found)
 }
 
-/// The mounts of overlayfs, in any mount namespace, that have a layer on what is mounted on `directory`: they go on with it
-/// when it is unmounted there. Layers are known by the paths that they were given by.
+/// The mounts of overlayfs, in any mount namespace, that have a layer on what is mounted on
+/// `directory`: they go on with it when it is unmounted there. Layers are known by the paths that
+/// they were given by.
 pub fn layered_on(directory: &Path) -> Vec<Mount> {
     let mut found: Vec<Mount> = tables().into_iter().flatten().collect();
     found.retain(|mount| {

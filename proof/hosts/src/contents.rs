@@ -1,4 +1,4 @@
-//! What a copy holds, as cells.
+//! The content of a copy, as cells.
 
 use crate::oracle::Cells;
 use crate::plan::CELL_COUNT;

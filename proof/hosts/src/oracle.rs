@@ -33,7 +33,7 @@ impl Oracle {
     /// An opening has begun as `epoch`, behind a commit of the epoch `before`, and found this.
     ///
     /// # Errors
-    /// What is broken.
+    /// The broken rule.
     pub fn began(&mut self, epoch: u64, before: u64, found: Cells) -> Result<(), String> {
         self.check_found(before, found, true)?;
         let life = Life { states: vec![found], ..Life::default() };
@@ -46,7 +46,7 @@ impl Oracle {
     /// Somebody finds this as the state of an epoch.
     ///
     /// # Errors
-    /// What is broken.
+    /// The broken rule.
     pub fn check_found(&mut self, epoch: u64, found: Cells, is_last: bool) -> Result<(), String> {
         let Some(life) = self.lives.get_mut(&epoch) else {
             let is_empty = found == Cells::default();
@@ -90,7 +90,7 @@ impl Oracle {
     /// A flush has acknowledged a state of an epoch.
     ///
     /// # Errors
-    /// What is broken.
+    /// The broken rule.
     pub fn acknowledged(&mut self, epoch: u64, state: usize) -> Result<(), String> {
         let life = self.lives.get_mut(&epoch).expect("it has begun");
         life.acknowledged = life.acknowledged.max(state);
@@ -106,7 +106,7 @@ impl Oracle {
     /// own.
     ///
     /// # Errors
-    /// What is broken.
+    /// The broken rule.
     pub fn answers(&self, epoch: u64) -> Result<(), String> {
         match self.lives.last_key_value() {
             Some((newest, _)) if *newest > epoch => {
@@ -119,7 +119,7 @@ impl Oracle {
     /// After a power cut the local device holds this.
     ///
     /// # Errors
-    /// What is broken.
+    /// The broken rule.
     pub fn check_local(&self, epoch: u64, cells: Cells) -> Result<(), String> {
         let life = &self.lives[&epoch];
         let since = life.acknowledged.max(life.local);

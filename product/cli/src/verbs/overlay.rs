@@ -256,8 +256,8 @@ impl Attach {
         let (directory, dead) = self.free_directory(state)?;
         self.put_over(state, &directory).inspect_err(|_| {
             if let Some(dead) = dead.filter(|_| mount_at(&directory).is_ok_and(|it| it.is_none())) {
-                // Programs that used the directory when its daemon was killed must not go on in what lies below. The
-                // first error is the one to tell.
+                // Programs that used the directory when its daemon was killed must not go on in
+                // what lies below. The first error is the one to tell.
                 let _ = dead_mounts::put_back(&directory, &dead.source);
             }
         })
@@ -315,8 +315,8 @@ impl Attach {
         }
     }
 
-    /// The directory, absolute, with nothing of ours mounted on it. What a killed daemon left goes, if there is a store
-    /// to serve in its place; it is given back.
+    /// The directory, absolute, with nothing of ours mounted on it. What a killed daemon left
+    /// goes, if there is a store to serve in its place; it is given back.
     fn free_directory(&self, state: &StateDirectory) -> Result<(PathBuf, Option<Mount>), CliError> {
         let failed = |source| CliError::io("find", &self.directory, source);
         let directory = real_path(&self.directory).map_err(failed)?;

@@ -88,7 +88,8 @@ fn a_mount_right_behind_a_kill_waits_for_the_daemon_and_works() {
     sandbox.ok(&["fs", "create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
     let entry = sandbox.json(&["fs", "mount", "disk.img", "mnt", "--json"]);
     let pid = entry["pid"].as_u64().expect("it has a process") as u32;
-    // A call that waits for the mount when its daemon is killed ends with another error than later ones.
+    // A call that waits for the mount when its daemon is killed ends with another error than later
+    // ones.
     send(pid, "STOP");
     std::thread::scope(|scope| {
         let looks = scope.spawn(|| fs::metadata(sandbox.path("mnt/name")));

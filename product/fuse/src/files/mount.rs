@@ -136,8 +136,8 @@ struct Kept {
     stops: Stops,
 }
 
-/// By what the mount tells the pump to end: both ends of it. Made before the mount, so that a lack of descriptors
-/// leaves no mount behind.
+/// By what the mount tells the pump to end: both ends of it. Made before the mount, so that a lack
+/// of descriptors leaves no mount behind.
 struct Stops {
     ours: OwnedFd,
     of_pump: OwnedFd,
@@ -307,8 +307,8 @@ impl FilesMount {
         }
     }
 
-    /// Has the pump make everything durable and end, and waits for that. The kernel then answers every request with
-    /// an error.
+    /// Has the pump make everything durable and end, and waits for that. The kernel then answers
+    /// every request with an error.
     fn stop_pump(&mut self) {
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(pump) = self.pump.take() {
@@ -352,8 +352,8 @@ impl AttachPoint for FilesMount {
         Ok(())
     }
 
-    /// A lazy unmount would have the next `open` of a program that works in the directory reach what lies below:
-    /// old blocks, or files that are hidden as soon as it is mounted again.
+    /// A lazy unmount would have the next `open` of a program that works in the directory reach
+    /// what lies below: old blocks, or files that are hidden as soon as it is mounted again.
     fn end(&mut self) -> Result<(), DetachError> {
         if !self.mounted {
             return Ok(());
@@ -403,7 +403,8 @@ fn stops() -> Result<Stops, MountError> {
     Ok(Stops { of_pump: of_pump.map_err(system("duplicate a descriptor"))?, ours })
 }
 
-/// Has the kernel write out what it keeps of the mount's files. A mount that does not answer is not waited for.
+/// Has the kernel write out what it keeps of the mount's files. A mount that does not answer is
+/// not waited for.
 fn write_back(mount_point: &Path) {
     let path = mount_point.to_owned();
     let (over, is_over) = std::sync::mpsc::channel();

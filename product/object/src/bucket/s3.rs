@@ -127,7 +127,7 @@ impl S3Bucket {
         let agent = |answer_within: Duration| -> Agent {
             let mut config = Agent::config_builder();
             if is_plain {
-                // What is for this machine does not leave it.
+                // No proxy sees requests for this machine.
                 config = config.proxy(None);
             }
             let config = config

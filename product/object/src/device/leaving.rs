@@ -6,7 +6,8 @@ use coulter_device::Device;
 use std::time::Instant;
 
 impl<D: Device> ShippedDevice<D> {
-    /// What a flush waits for from now on. Those that wait for the copy alone are answered if they need not any more.
+    /// Sets the condition of a flush. Those that wait for the copy alone are answered if they
+    /// need not any more.
     pub(super) fn acknowledge(&mut self, ack: Ack) {
         if ack == self.settings.ack {
             return;
@@ -20,7 +21,8 @@ impl<D: Device> ShippedDevice<D> {
         }
     }
 
-    /// Closing the volume waits for what is left to be shipped, but not without end. The marks stay.
+    /// Closing the volume waits for what is left to be shipped, but not without end. The marks
+    /// stay.
     pub(super) fn leave(&mut self, leaving: Leaving) {
         match leaving {
             Leaving::Until(until) if self.ships() && Instant::now() >= until => {

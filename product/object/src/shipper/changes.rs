@@ -3,7 +3,7 @@
 use super::{Ack, Action, Pace, Shipper};
 
 impl Shipper {
-    /// What flushes wait for from now on. With [`Ack::Local`] the driver answers those that wait.
+    /// Sets the condition of flushes. With [`Ack::Local`] the driver answers those that wait.
     pub fn acknowledge(&mut self, ack: Ack) {
         self.settings.ack = ack;
         if ack == Ack::Local {

@@ -1,8 +1,8 @@
 //! A directory of root's in a directory that may be another user's.
 //!
-//! That user can put anything in its place: a link that leads elsewhere, a pipe without a writer, a directory of
-//! theirs. Everything in it is opened here: no link is followed, nothing is waited for, and what is not the user's own
-//! or root's alone is refused.
+//! That user can put anything in its place: a link that leads elsewhere, a pipe without a writer,
+//! a directory of theirs. Everything in it is opened here: no link is followed, nothing is waited
+//! for, and what is not the user's own or root's alone is refused.
 
 use crate::error::CliError;
 use crate::terminal;
@@ -130,7 +130,8 @@ fn place(path: &Path) -> Result<OwnedFd, CliError> {
     opened.map_err(|error| CliError::io("open", above, error.into()))
 }
 
-/// Opens what `name` is in `folder`, if it is there, and what it should be: a directory if `flags` say so, else a file.
+/// Opens what `name` is in `folder`, if it is there, and what it should be: a directory if `flags`
+/// say so, else a file.
 fn open_checked(
     folder: impl AsFd,
     name: impl rustix::path::Arg,
@@ -177,7 +178,8 @@ fn refused(path: &Path, why: String) -> CliError {
 fn not_ours_alone(path: &Path, why: String) -> CliError {
     let word = terminal::word(path);
     let help = format!(
-        "an overlay's store and notes are root's alone: if it is one, `chown root {word}; chmod go-w {word}`; if not, {}",
+        "an overlay's store and notes are root's alone: if it is one, \
+         `chown root {word}; chmod go-w {word}`; if not, {}",
         removal(path)
     );
     told_with_help("cannot use", path, why, help)

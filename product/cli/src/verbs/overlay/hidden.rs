@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// The line that begins a note.
 const HEAD: &str = "coulter overlay 1";
-/// Names in the directory: the note of where the store is, that a store is about to be made, that a daemon was
-/// killed, and the store.
+/// Names in the directory: the note of where the store is, that a store is about to be made, that
+/// a daemon was killed, and the store.
 const NOTE: &str = "state";
 const BEGUN: &str = "begun";
 const KILLED: &str = "killed";

@@ -18,8 +18,8 @@ const FAULTS_TOLD: usize = 8;
 /// How often the bar is moved.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Brings everything home, and waits for that. Files of which blocks have to stay in the store are an error, also if that
-/// was known before.
+/// Brings everything home, and waits for that. Files of which blocks have to stay in the store are
+/// an error, also if that was known before.
 pub(crate) fn settle_or_tell(directory: &Path) -> Result<(), CliError> {
     let settled = settle_all(directory);
     let report = report(directory).unwrap_or_default();

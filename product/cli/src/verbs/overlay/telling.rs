@@ -22,8 +22,8 @@ pub(super) struct Status {
     json: bool,
 }
 
-/// Tell files whose blocks cannot be served: others have changed or removed them below. Ends with 1 if there
-/// are any.
+/// Tell files whose blocks cannot be served: others have changed or removed them below. Ends with
+/// 1 if there are any.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
