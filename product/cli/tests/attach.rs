@@ -7,6 +7,7 @@ use sandbox::{Sandbox, is_running, send, skipped, wait_until};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -392,11 +393,11 @@ fn qemu_io(uri: &str, commands: &[&str]) -> bool {
 fn detach_waits_for_a_client_to_go_or_for_force() {
     let sandbox = with_store();
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
-    let client = UnixStream::connect(sandbox.path("state/disk.nbd")).expect("it listens");
-    wait_until("the client is let in", || {
-        fs::read_to_string(sandbox.path("state/disk.log"))
-            .is_ok_and(|log| log.contains("connection=1"))
-    });
+    let mut client = UnixStream::connect(sandbox.path("state/disk.nbd")).expect("it listens");
+    // A client that is let in is greeted.
+    let mut greeting = [0; 18];
+    client.read_exact(&mut greeting).expect("it is let in");
+    assert_eq!(greeting[..8], *b"NBDMAGIC");
     let error = sandbox.fails(1, &["detach", "disk"]);
     assert!(error.contains("NBD client"), "{error}");
     sandbox.ok(&["detach", "disk", "--force"]);

@@ -152,7 +152,7 @@ fn odd_words_in_place_of_volumes_are_told_apart() {
     is_told(&sandbox, 2, &["replicate", &url, &url], "which volume");
     is_told(&sandbox, 2, &["replicate", "vol", "--status", "--stop"], "cannot be used with");
     is_told(&sandbox, 1, &["move", "nothing.img", &url], "nothing.img");
-    is_told(&sandbox, 2, &["restore", &url, "disk.img"], "something is there already");
+    is_told(&sandbox, 1, &["restore", &url, "disk.img"], "something is there already");
     is_told(&sandbox, 1, &["restore", &url, "no/such/directory/x.img"], "no such file");
     is_told(&sandbox, 2, &["snapshot", "list", &format!("{url}@x")], "leave '@x' away");
     fs::write(sandbox.path("text"), "no store").expect("there is room");

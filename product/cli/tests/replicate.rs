@@ -199,7 +199,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     is_told(2, &with(&["--replicate", "s3://bucket/x", "--every", "0s"]), "10ms");
     is_told(1, &with(&["--replicate", "file:///nowhere/at/all"]), "No such file or directory");
     is_told(1, &["restore", &url, "x.img"], "no such bucket");
-    is_told(2, &["restore", &url, "disk.img"], "something is there already");
+    is_told(1, &["restore", &url, "disk.img"], "something is there already");
     is_told(2, &["restore", &format!("{url}@one"), "x.img", "--take-over"], "of the past");
     is_told(2, &["snapshot", "create", &url], "URL@NAME");
     is_told(2, &["snapshot", "create", &format!("{url}@a/b")], "must not hold");

@@ -106,7 +106,7 @@ pub fn run(
                 Turn::Unreachable { handover, reply: told, error } => {
                     match await_copy(&signals, handover, error) {
                         Ok(handover) => (resumed, reply) = (Some(handover), told),
-                        Err(ended) => break ended,
+                        Err(ended) => break *ended,
                     }
                     continue;
                 }
@@ -300,13 +300,17 @@ fn is_of_bucket(error: &Error) -> bool {
 }
 
 /// Hosts wait a while for a copy that cannot be used now. A signal ends that.
-fn await_copy(signals: &EndSignals, handover: Handover, error: Error) -> Result<Handover, Ended> {
+fn await_copy(
+    signals: &EndSignals,
+    handover: Handover,
+    error: Error,
+) -> Result<Handover, Box<Ended>> {
     log::error!(error:%; "hosts wait until the copy can be used again");
     std::thread::sleep(AGAIN_AFTER);
     let Some(signal) = signals.pending() else { return Ok(handover) };
     log::info!(signal:%; "ending on a signal");
     let asked_by = Some(Client::resume(handover.client));
-    Err(Ended { result: Err(error), asked_by })
+    Err(Box::new(Ended { result: Err(error), asked_by }))
 }
 
 /// Takes over the changes of the replication that commands made without a new opening.

@@ -305,7 +305,7 @@ mod tests {
     fn fewer_pages_are_kept_once_those_that_were_lent_are_back() {
         let mut kept = Kept::new(64, 8);
         kept.keep(&(0..48), &[7; 48]);
-        let bundle = kept.take(&[40..48]).expect("it is there");
+        let bundle = kept.take(std::slice::from_ref(&(40..48))).expect("it is there");
         kept.resize(16);
         assert_eq!((kept.total(), kept.page_count), (8, 2), "a page of two is lent");
         kept.give_back(bundle);

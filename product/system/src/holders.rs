@@ -81,7 +81,7 @@ pub fn of_unmounted(device: (u32, u32)) -> Vec<String> {
         let status = rustix::fs::statx(CWD, link, flags, StatxFlags::TYPE);
         status.is_ok_and(|status| (status.stx_dev_major, status.stx_dev_minor) == device)
     };
-    let users = pids().into_iter().filter(|pid| links_of(*pid).iter().any(is_on));
+    let users = pids().filter(|pid| links_of(*pid).iter().any(is_on));
     let told = |pid| format!("process {pid} ({}), since before it was unmounted", command_of(pid));
     summed_up(users.map(told).collect(), "something that /proc does not show")
 }

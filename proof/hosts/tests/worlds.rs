@@ -46,7 +46,7 @@ fn every_short_run_with_two_differences_keeps_the_promises() {
 #[test]
 fn each_mistake_is_found() {
     for canary in Canary::ALL {
-        let found = (0..3000).find(|seed| run_seed(*seed, Some(canary)).is_err());
+        let found = (0..12000).find(|seed| run_seed(*seed, Some(canary)).is_err());
         let seed = found.unwrap_or_else(|| panic!("{canary:?} is not found in 3000 worlds"));
         println!("{canary:?}: {}", run_seed(seed, Some(canary)).expect_err("it was found"));
     }
