@@ -211,7 +211,7 @@ fn a_store_that_is_cut_short_while_it_is_attached_is_noticed_and_told() {
     let refused = Err(RequestError::Device { errno: libc::EIO });
     assert_eq!(ask(Operation::Flush), refused);
     assert_eq!(ask(Operation::Write { fua: false }), Err(RequestError::ReadOnly));
-    assert_eq!(sandbox.listed()[0]["read_only"], true);
+    wait_until("it is listed as read-only", || sandbox.listed()[0]["read_only"] == true);
     // Unless a write behind the end came before it was looked at.
     assert!(error.contains("it has 1") && error.contains("MiB of 256 MiB"), "{error}");
     sandbox.fails(1, &["status", "--json"]);
