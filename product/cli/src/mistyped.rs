@@ -220,8 +220,8 @@ pub(crate) fn check_place(place: &Path, whole: &Command) -> Result<(), Error> {
     let tip = tip.or_else(|| verbs.any(is_own).then(|| format!("did you mean `coulter {word}`?")));
     let Some(tip) = tip else { return Ok(()) };
     let words = format!(
-        "cannot put an overlay over '{word}'\n  why: '{word}' is a verb\n  do:  {tip} (a directory of \
-         that name is ./{word})\n"
+        "cannot put an overlay over '{word}'\n  why: '{word}' is a verb\n  do:  {tip} (a directory \
+         of that name is ./{word})\n"
     );
     Err(Error::raw(ErrorKind::ValueValidation, words).with_cmd(&overlay_of(whole)))
 }
