@@ -12,7 +12,6 @@ mod table;
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
 
 /// Whom a client belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,23 +30,15 @@ impl Peer {
         let ours = rustix::process::geteuid().as_raw();
         matches!(self, Peer::User(user) if user == 0 || user == ours)
     }
-}
 
-/// Tells a server the peers of its clients.
-#[derive(Debug, Default)]
-pub(crate) struct Peers {
-    readings: Budget,
-}
-
-impl Peers {
     /// The client at the other end of `socket`.
-    pub(crate) fn of(&mut self, socket: BorrowedFd<'_>) -> Peer {
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> Peer {
         let known = || match rustix::net::getpeername(socket)? {
             Some(name) => SocketAddr::try_from(name),
             None => Err(Errno::NOTCONN),
         };
         match known().map(canonical) {
-            Ok(client) if client.ip().is_loopback() => self.user_of(client, socket),
+            Ok(client) if client.ip().is_loopback() => user_of(client, socket),
             Ok(client) => Peer::Machine(machine(client.ip())),
             Err(_) => {
                 let credentials = rustix::net::sockopt::socket_peercred(socket.as_fd());
@@ -55,43 +46,14 @@ impl Peers {
             }
         }
     }
-
-    fn user_of(&mut self, client: SocketAddr, socket: BorrowedFd<'_>) -> Peer {
-        let server = rustix::net::getsockname(socket).and_then(SocketAddr::try_from);
-        let Ok(server) = server.map(canonical) else { return Peer::Unknown };
-        let found = match diag::user_of(client, server) {
-            Ok(found) => found,
-            Err(_) => {
-                self.readings.spend(Instant::now, || table::user_of(client, server)).flatten()
-            }
-        };
-        found.map_or(Peer::Unknown, Peer::User)
-    }
 }
 
-/// Part of a thread's time that may go into something expensive: after a call that took a while,
-/// none for [`Budget::PAUSES`] times as long.
-#[derive(Debug, Default)]
-struct Budget {
-    not_before: Option<Instant>,
-}
-
-impl Budget {
-    const PAUSES: u32 = 9;
-    /// A clock that stands still would allow a call at any time.
-    const PAUSE_MIN: Duration = Duration::from_millis(1);
-
-    /// The result of `call`, unless it is too early for it.
-    fn spend<T>(&mut self, now: impl Fn() -> Instant, call: impl FnOnce() -> T) -> Option<T> {
-        let start = now();
-        if self.not_before.is_some_and(|not_before| start < not_before) {
-            return None;
-        }
-        let result = call();
-        let end = now();
-        self.not_before = Some(end + ((end - start) * Budget::PAUSES).max(Budget::PAUSE_MIN));
-        Some(result)
-    }
+fn user_of(client: SocketAddr, socket: BorrowedFd<'_>) -> Peer {
+    let server = rustix::net::getsockname(socket).and_then(SocketAddr::try_from);
+    let Ok(server) = server.map(canonical) else { return Peer::Unknown };
+    // A kernel without the module for one socket: its table of all of them tells as well.
+    let found = diag::user_of(client, server).unwrap_or_else(|_| table::user_of(client, server));
+    found.map_or(Peer::Unknown, Peer::User)
 }
 
 /// The address without the form that IPv4 has within IPv6.
@@ -112,11 +74,10 @@ fn machine(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
     use std::net::{TcpListener, TcpStream};
 
     fn peer_of(socket: &impl AsFd) -> Peer {
-        Peers::default().of(socket.as_fd())
+        Peer::of(socket.as_fd())
     }
 
     #[test]
@@ -158,31 +119,10 @@ mod tests {
             println!("SKIPPED: this kernel looks up no single socket");
             return;
         }
-        let mut peers = Peers::default();
         let before = bytes_read();
-        assert!(pairs.iter().all(|(_, socket)| peers.of(socket.as_fd()).is_trusted()));
+        assert!(pairs.iter().all(|(_, socket)| Peer::of(socket.as_fd()).is_trusted()));
         let read = bytes_read() - before;
         assert!(read < 4096, "{read} bytes were read for 64 clients");
-    }
-
-    #[test]
-    fn what_is_expensive_takes_a_tenth_of_the_time_however_often_it_is_wanted() {
-        let now = Cell::new(Instant::now());
-        let begin = now.get();
-        let mut budget = Budget::default();
-        let mut spent = Duration::ZERO;
-        while now.get() - begin < Duration::from_secs(60) {
-            budget.spend(
-                || now.get(),
-                || {
-                    now.set(now.get() + Duration::from_millis(30));
-                    spent += Duration::from_millis(30);
-                },
-            );
-            now.set(now.get() + Duration::from_millis(1));
-        }
-        assert!(spent <= Duration::from_millis(6100), "{spent:?}");
-        assert!(spent >= Duration::from_millis(5000), "{spent:?}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::address::Address;
 use super::event::{CloseReason, Event, Statistics};
 use super::guests::{Guests, Standing};
 use super::listener::Listener;
-use super::peer::Peers;
+use super::peer::Peer;
 use super::serve_error::ServeError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
@@ -205,7 +205,6 @@ impl<P: Protocol> Shared<P> {
 }
 
 fn listen<P: Protocol>(listener: &mut Listener, shared: &Arc<Shared<P>>) {
-    let mut peers = Peers::default();
     loop {
         let stop = &shared.stop.readable;
         let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(&*listener, PollFlags::IN)];
@@ -218,7 +217,7 @@ fn listen<P: Protocol>(listener: &mut Listener, shared: &Arc<Shared<P>>) {
             return;
         }
         match listener.accept() {
-            Ok(socket) => admit(socket, &mut peers, shared),
+            Ok(socket) => admit(socket, shared),
             // The client was gone before it was let in.
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {}
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
@@ -226,13 +225,13 @@ fn listen<P: Protocol>(listener: &mut Listener, shared: &Arc<Shared<P>>) {
     }
 }
 
-fn admit<P: Protocol>(socket: OwnedFd, peers: &mut Peers, shared: &Arc<Shared<P>>) {
+fn admit<P: Protocol>(socket: OwnedFd, shared: &Arc<Shared<P>>) {
     let conduct = &shared.conduct;
     // Before the question about the peer, which costs more.
     if shared.clients().is_full(conduct.connections_max) {
         return shared.refuse();
     }
-    let peer = peers.of(socket.as_fd());
+    let peer = Peer::of(socket.as_fd());
     if conduct.own_kernel_only && !peer.is_trusted() {
         return shared.refuse();
     }
