@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //! - The listener's thread asks about each client, so an answer must not cost more because other
-//!   sockets exist: [`diag`] looks one socket up. Where the kernel refuses that, [`table`] reads
-//!   all sockets, in a bounded part of the thread's time.
+//!   sockets exist: [`diag`] looks one socket up. Only a kernel that refuses that has its [`table`]
+//!   of all sockets read.
 
 mod diag;
 mod table;
