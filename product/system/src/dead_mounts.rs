@@ -17,8 +17,8 @@ pub fn is_dead(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
-/// Unmounts `directory`, whoever uses it: programs in it see it go. Once this returns the directory is free
-/// for another mount.
+/// Unmounts `directory`, also while programs use it: they see it go. Once this returns the
+/// directory is free for another mount.
 ///
 /// The kernel then frees what it kept of the files: four seconds for the inodes of 200,000 files, which the
 /// next mount had to wait for. A thread waits for that here.
