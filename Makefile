@@ -22,6 +22,10 @@ build: ## the programs, optimised: target/release/coulter
 	scripts/setup.sh build
 	$(CARGO) build --release --package coulter-cli
 
+laboratory: ## the laboratory, optimised: target/release/coulter-lab
+	scripts/setup.sh build
+	$(CARGO) build --release --package coulter-lab
+
 install: ## the program, pages, completions, units, udev rule, mount helper: PREFIX=/usr/local DESTDIR=
 	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" SBINDIR="$(SBINDIR)" scripts/install.sh install
 
@@ -125,12 +129,12 @@ file-ratios: build ## files on ext4, `coulter fs`, `coulter overlay` and a bare 
 	scripts/setup.sh bench
 	scripts/file_ratios.sh $(ARGUMENTS)
 
-overlay-paper: build ## the sVFS paper on real mounts: with `coulter overlay` and without, in turns; then into the report
+overlay-paper: build laboratory ## the sVFS paper on real mounts: with `coulter overlay` and without, in turns; then into the report
 	scripts/setup.sh bench
 	scripts/overlay_paper.py --figures --json target/overlay-paper.json $(ARGUMENTS)
 	$(LABORATORY) report --measured target/overlay-paper.json
 
-overlay-f2fs: build ## the sVFS paper's micro row on F2FS, in user-mode Linux
+overlay-f2fs: build laboratory ## the sVFS paper's micro row on F2FS, in user-mode Linux
 	scripts/setup.sh f2fs
 	scripts/overlay_f2fs.sh $(ARGUMENTS)
 
@@ -264,4 +268,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio scrub-latency help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper slfs-padding nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival lives hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
+.PHONY: laboratory examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio scrub-latency help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper slfs-padding nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival lives hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
