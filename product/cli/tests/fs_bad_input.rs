@@ -3,7 +3,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount, mounts_below, wait_until, write_and_sync};
+use sandbox::{Sandbox, can_mount, is_running, mounts_below, send, wait_until, write_and_sync};
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -304,26 +304,32 @@ fn salvage_extracts_files_with_all_that_belongs_to_them() {
     }
 }
 
+/// A mount of a sparse store on a file system that is full, and the directories of both.
+fn on_a_full_file_system(sandbox: &Sandbox, patience: &str) -> [String; 2] {
+    let image = sandbox.path("small.img");
+    File::create(&image).and_then(|file| file.set_len(96 << 20)).expect("it is writable");
+    let paths = [sandbox.make_directory("mnt"), sandbox.make_directory("small"), image];
+    let [mounted, small, image] = paths.map(|path| path.to_str().expect("it is text").to_owned());
+    assert!(tool(&["mkfs.ext4", "-q", "-F", "-m", "0", &image]));
+    assert!(tool(&["mount", "-o", "loop", &image, &small]));
+    let store = format!("{small}/disk.img");
+    sandbox.ok(&["fs", "create", &store, "--size", "64M", "--sparse"]);
+    sandbox.ok(&["fs", "mount", &store, "mnt", "--tune", patience]);
+    write_and_sync(&Path::new(&mounted).join("before"), &[7; 1 << 16]);
+    let mut ballast = File::create(format!("{small}/ballast")).expect("it is writable");
+    while ballast.write_all(&[1; 1 << 16]).is_ok() {}
+    [mounted, small]
+}
+
 /// The file system below has no space: reads go on, changes and syncs fail with ENOSPC in time, and
 /// with the space all goes on by itself.
 #[test]
 fn a_full_file_system_below_is_waited_for_and_gone_on_from() {
     let Some(_right) = can_mount("a file system on a full file system") else { return };
     let sandbox = Sandbox::new();
-    let [mounted, small] = ["mnt", "small"].map(|name| sandbox.make_directory(name));
-    let image = sandbox.path("small.img");
-    File::create(&image).and_then(|file| file.set_len(96 << 20)).expect("it is writable");
-    let [image, small] = [image, small].map(|path| path.to_str().expect("it is text").to_owned());
-    assert!(tool(&["mkfs.ext4", "-q", "-F", "-m", "0", &image]));
-    assert!(tool(&["mount", "-o", "loop", &image, &small]));
-    let store = format!("{small}/disk.img");
-    sandbox.ok(&["fs", "create", &store, "--size", "64M", "--sparse"]);
-    sandbox.ok(&["fs", "mount", &store, "mnt", "--tune", "space-patience=2s"]);
-    write_and_sync(&mounted.join("before"), &[7; 1 << 16]);
-    let ballast = format!("{small}/ballast");
-    let mut file = File::create(&ballast).expect("it is writable");
-    while file.write_all(&[1; 1 << 16]).is_ok() {}
-    drop(file);
+    let [mounted, small] = on_a_full_file_system(&sandbox, "space-patience=2s");
+    let (store, ballast) = (format!("{small}/disk.img"), format!("{small}/ballast"));
+    let mounted = Path::new(&mounted);
     let write = |name: String| {
         let mut file = File::create(mounted.join(name))?;
         file.write_all(&[2; 1 << 16])?;
@@ -342,5 +348,35 @@ fn a_full_file_system_below_is_waited_for_and_gone_on_from() {
     assert_eq!(fs::read(mounted.join("after")).expect("it can be read"), [2; 1 << 16]);
     sandbox.ok(&["umount", "mnt"]);
     sandbox.ok(&["fs", "check", &store]);
+    assert!(tool(&["umount", &small]));
+}
+
+/// A daemon that is told to end does not wait for space as long as programs may.
+#[test]
+fn a_daemon_without_space_below_ends_in_time() {
+    let Some(_right) = can_mount("the end of a file system on a full file system") else { return };
+    let sandbox = Sandbox::new();
+    let [mounted, small] = on_a_full_file_system(&sandbox, "space-patience=1h");
+    let writer = std::thread::spawn(move || {
+        let write = |number: u32| {
+            let mut file = File::create(format!("{mounted}/file{number}"))?;
+            file.write_all(&[2; 1 << 16])?;
+            file.sync_all()
+        };
+        (0..).find_map(|number| write(number).err())
+    });
+    let waits = || {
+        let status = sandbox.run(&["status", "disk", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).expect("it is JSON");
+        status["statistics"]["waiting"]["for_space"] == true
+    };
+    wait_until("it waits for space", waits);
+    let pid = sandbox.listed()[0]["pid"].as_u64().expect("it runs") as u32;
+    let begun = std::time::Instant::now();
+    send(pid, "TERM");
+    wait_until("it ends", || !is_running(pid));
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+    assert!(writer.join().expect("it does not panic").is_some(), "what was not durable is refused");
+    assert!(tool(&["umount", "-l", sandbox.path("mnt").to_str().expect("it is text")]));
     assert!(tool(&["umount", &small]));
 }

@@ -8,7 +8,7 @@ use crate::state::Entry;
 use crate::status::Facts;
 use coulter::scrub::{Scrub, ScrubOrder};
 use coulter::service::BlockService;
-use coulter::tuning::{Retuning, Tuning};
+use coulter::tuning::{Retuning, SpacePatience, Tuning};
 use coulter::{Failures, State};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -70,6 +70,16 @@ pub trait Backing {
 
     /// Changes settings; what they are then. `None` if it has none to be changed, or has ended.
     fn tune(&self, retuning: Retuning) -> Option<Tuning>;
+
+    /// Has writes and flushes wait for space below the store for ten seconds at most. For a service
+    /// that ends: it waits for them.
+    fn hurry(&self) {
+        let most = SpacePatience::of(Duration::from_secs(10)).expect("ten seconds are in range");
+        let now = self.tune(Retuning::default());
+        if now.is_some_and(|now| now.space_patience.time() > most.time()) {
+            self.tune(Retuning { space_patience: Some(most), ..Retuning::default() });
+        }
+    }
 
     /// Begins or ends a scrub; how far it is then. `None` if it is nothing that can be scrubbed, or has ended.
     fn scrub(&self, _order: ScrubOrder) -> Option<Scrub> {

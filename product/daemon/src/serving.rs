@@ -139,8 +139,9 @@ impl Serving {
                 Ok(Event::Signal(signal)) => {
                     log::info!(signal:%; "ending on a signal");
                     self.say_whether_it_ends(true);
-                    // Before anything that waits for a flush: a bucket that takes nothing holds the end up only so long.
+                    // First: a bucket that takes nothing, or a full disk, delays the end only briefly.
                     self.backing.leave(true);
+                    self.backing.hurry();
                     self.write_out_users();
                     return End::Over(self.point.end(), None);
                 }
@@ -347,8 +348,7 @@ impl Serving {
         Ok((replication, descriptor))
     }
 
-    /// Has hosts wait until the store is open again. Flushes that wait for a bucket that takes nothing hold that up for a
-    /// while only.
+    /// Has hosts wait until the store is open again. A bucket that takes nothing delays that briefly.
     fn hand_over(&mut self) -> Result<OwnedFd, Error> {
         self.backing.leave(true);
         let handed = self.point.hand_over();
