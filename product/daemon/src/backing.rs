@@ -72,7 +72,7 @@ pub trait Backing {
     fn tune(&self, retuning: Retuning) -> Option<Tuning>;
 
     /// Has writes and flushes wait for space below the store for ten seconds at most. For a service
-    /// that ends: it waits for them.
+    /// that ends, before anything that waits for a flush.
     fn hurry(&self) {
         let most = SpacePatience::of(Duration::from_secs(10)).expect("ten seconds are in range");
         let now = self.tune(Retuning::default());

@@ -139,7 +139,6 @@ impl Serving {
                 Ok(Event::Signal(signal)) => {
                     log::info!(signal:%; "ending on a signal");
                     self.say_whether_it_ends(true);
-                    // First: a bucket that takes nothing, or a full disk, delays the end only briefly.
                     self.backing.leave(true);
                     self.backing.hurry();
                     self.write_out_users();

@@ -27,7 +27,7 @@ pub struct Clerk {
     kept: Vec<Source>,
     /// Manifests that newer ones have replaced.
     old_manifests: Vec<ManifestId>,
-    /// The newest manifest: its commit and its pieces.
+    /// The newest manifest's commit and pieces, until left-overs were looked for.
     newest: Option<(CommitId, PieceMap)>,
     /// Objects that killed hosts have left and that are still there, once they were looked for.
     left_over: Option<Vec<Source>>,
@@ -57,7 +57,9 @@ impl Clerk {
         if let Outcome::Foreign(_) = publish::create(&*self.bucket, &id.name(), &bytes, patience)? {
             return Err(ReplicaError::TakenOver);
         }
-        self.newest = Some((id.commit, manifest.pieces.clone()));
+        if self.left_over.is_none() {
+            self.newest = Some((id.commit, manifest.pieces.clone()));
+        }
         let old = self.record.manifest.replace(id);
         takeover::drop_old_epochs(&mut self.record);
         self.record.seen = seconds_since_1970();
@@ -96,20 +98,20 @@ impl Clerk {
         }
         Ok(())
     }
-}
 
-impl Clerk {
     /// Looks once for data objects of killed hosts. If the bucket does not list now, the next
     /// collection does.
     fn look_for_left_over(&mut self, horizon: CommitId) {
         let Some((commit, pieces)) = &self.newest else { return };
-        if self.left_over.is_some() || *commit != horizon {
+        assert!(self.left_over.is_none(), "it is looked for once");
+        if *commit != horizon {
             return;
         }
         let Ok(names) = self.bucket.list("d/") else { return };
         let data = names.iter().filter_map(|(name, _)| Source::of_data_name(name));
         let is_left = |source: &Source| source.epoch() < horizon.epoch && !pieces.names(*source);
         self.left_over = Some(data.filter(is_left).collect());
+        self.newest = None;
     }
 }
 
