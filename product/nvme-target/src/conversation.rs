@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 
 /// How long a host may take to hear the last of a connection.
 const LINGER: Duration = Duration::from_secs(5);
+/// How often a queue that holds nothing looks whether other hosts have given memory back.
+const WAIT_FOR_OTHERS: Duration = Duration::from_millis(10);
 /// Slots that an admin queue may always have, even if I/O queues have fewer: Linux asks for this number.
 const ADMIN_QUEUE_SIZE: u32 = 32;
 /// The mark of a payload whose buffer is of no pool.
@@ -405,7 +407,7 @@ impl<'a> Conversation<'a> {
             size: asked.queue_size,
             flow_control_disabled: asked.flow_control_disabled,
             memory_max: options.queue_memory_max,
-            own_kernel: options.own_kernel,
+            budget: (!options.own_kernel).then(|| self.nvme.budget.clone()),
         };
         Phase::Io(Box::new(Io::new(seat, terms)))
     }
@@ -561,6 +563,7 @@ impl Exchange for Conversation<'_> {
     fn deadline(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Admin(admin) if !self.ended => admin.deadline(),
+            Phase::Io(io) if io.waits_for_others() => Some(Instant::now() + WAIT_FOR_OTHERS),
             _ => self.deadline,
         }
     }

@@ -83,7 +83,7 @@ fn target(service: Arc<dyn BlockService>, has_keys: bool) -> Nvme {
     });
     let handshake_timeout = Duration::from_secs(3600);
     let options = TargetOptions { keys, handshake_timeout, ..TargetOptions::default() };
-    Nvme { subsystems: vec![subsystem], discovery, options }
+    Nvme::new(vec![subsystem], discovery, options)
 }
 
 /// Greets and connects a queue.

@@ -6,7 +6,9 @@
 //! - A queue that was ended submits nothing more; see [`Queue`](super::controller::Queue).
 //! - Data in a capsule always has room: a slot's worth each. Data that is asked for, and data that is read,
 //!   waits its turn for a buffer; capsules behind it do not, so that the data of one command never waits
-//!   behind the command of another.
+//!   behind the command of another. A turn comes with any buffer that is free again: a command that was
+//!   answered, an answer that was sent, or, for a queue that holds nothing, memory of other hosts.
+//! - The data of all queues together, capsules apart, has the memory of the target's budget.
 //! - Every command is answered once. A data digest that is wrong fails its command, and no other.
 
 mod plan;
@@ -20,7 +22,7 @@ use super::tally::Counts;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, RequestError, Session};
 use coulter_attach::pool::BufferPool;
-use coulter_net::{Alone, UNSENT_MAX};
+use coulter_net::{Account, Alone, Budget, UNSENT_MAX};
 use coulter_nvme::log::ErrorEntry;
 use coulter_nvme::opcode::{self, io};
 use coulter_nvme::range::{RANGE_SIZE, Range};
@@ -28,6 +30,7 @@ use coulter_nvme::tcp::{self, Fatal};
 use coulter_nvme::{Cqe, Sqe, Status};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Commands that are taken beyond those that fit the queue: some hosts count from one.
@@ -38,6 +41,8 @@ const IDLE_BYTES_MAX: usize = 8 << 20;
 const STOCK: [(usize, usize); 4] = [(4 << 10, 64), (64 << 10, 12), (256 << 10, 4), (1 << 20, 2)];
 /// The same for data in capsules: a slot's worth each.
 const CAPSULE_STOCK_SIZE: usize = IN_CAPSULE_SIZE as usize;
+/// Bytes of idle buffers that a queue keeps for capsules.
+const CAPSULE_IDLE_MAX: usize = 1 << 20;
 
 /// The mark of a payload whose buffer is of the pool.
 pub(super) const OF_POOL: u64 = 1;
@@ -49,8 +54,9 @@ pub(super) struct QueueTerms {
     pub(super) flow_control_disabled: bool,
     /// Bytes of buffers for data that does not come in capsules.
     pub(super) memory_max: usize,
-    /// The host is the kernel that this process runs on.
-    pub(super) own_kernel: bool,
+    /// Bytes of all queues together; `None` if the host is the kernel that this process runs on: its
+    /// queues have a stock each.
+    pub(super) budget: Option<Arc<Budget>>,
 }
 
 pub(super) struct Io {
@@ -62,6 +68,8 @@ pub(super) struct Io {
     /// The slot whose data is arriving.
     arriving: Option<u16>,
     pool: BufferPool,
+    /// Of `pool`, unless that is a stock.
+    account: Option<Account>,
     capsules: BufferPool,
     completions: Vec<Completion>,
     submitted: usize,
@@ -116,13 +124,13 @@ impl Io {
             status: Status::SUCCESS,
         };
         let capsules_max = 2 * count * CAPSULE_STOCK_SIZE;
-        let (pool, capsules) = match terms.own_kernel {
-            true => {
+        let (pool, capsules) = match terms.budget {
+            None => {
                 (BufferPool::stocked(&STOCK), BufferPool::stocked(&[(CAPSULE_STOCK_SIZE, count)]))
             }
-            false => (
+            Some(_) => (
                 BufferPool::on_demand(terms.memory_max, IDLE_BYTES_MAX),
-                BufferPool::on_demand(capsules_max, capsules_max),
+                BufferPool::on_demand(capsules_max, CAPSULE_IDLE_MAX),
             ),
         };
         Io {
@@ -133,6 +141,7 @@ impl Io {
             waiting: VecDeque::with_capacity(count),
             arriving: None,
             pool,
+            account: terms.budget.clone().map(Account::new),
             capsules,
             completions: Vec::with_capacity(count),
             submitted: 0,
@@ -276,7 +285,13 @@ impl Io {
             let place = &mut self.slots[usize::from(slot)];
             let length = place.length as usize;
             let is_compared = place.opcode == io::COMPARE;
-            if !self.pool.can_take(if is_compared { 2 * length } else { length }) {
+            let count = if is_compared { 2 } else { 1 };
+            let may_take = self.pool.can_take(count * length)
+                && match &mut self.account {
+                    Some(account) => account.may_take(&mut self.pool, length, count),
+                    None => true,
+                };
+            if !may_take {
                 return;
             }
             self.waiting.pop_front();
@@ -396,22 +411,36 @@ impl Io {
         if self.seat.queue.is_over() {
             self.is_over = true;
         }
-        if self.session.outstanding() == 0 {
-            return false;
+        let mut any = false;
+        if self.session.outstanding() > 0 {
+            let mut completions = std::mem::take(&mut self.completions);
+            self.session.complete(&mut completions, Some(Duration::ZERO));
+            any = !completions.is_empty();
+            completions.drain(..).for_each(|completion| self.complete(completion, pdus));
+            self.completions = completions;
         }
-        let mut completions = std::mem::take(&mut self.completions);
-        self.session.complete(&mut completions, Some(Duration::ZERO));
-        let any = !completions.is_empty();
-        completions.drain(..).for_each(|completion| self.complete(completion, pdus));
-        self.completions = completions;
         if any {
             self.seat.subsystem.tally.add(std::mem::take(&mut self.counts));
-            if !self.is_over {
-                self.grant(pdus);
-                self.kick();
-            }
+            self.settle();
+        }
+        // Also when nothing has completed: buffers come back with what was sent, too.
+        if !self.is_over {
+            self.grant(pdus);
+            self.kick();
         }
         any
+    }
+
+    /// Gives back to the other queues what this one does not need any more.
+    fn settle(&mut self) {
+        if let Some(account) = &mut self.account {
+            account.settle(&mut self.pool);
+        }
+    }
+
+    /// True if commands wait for memory that other hosts have: nothing of the queue's own will wake it.
+    pub(super) fn waits_for_others(&self) -> bool {
+        !self.is_over && self.account.as_ref().is_some_and(Account::waits)
     }
 
     fn complete(&mut self, completion: Completion, pdus: &mut Pdus) {
@@ -511,6 +540,7 @@ impl Io {
     /// A payload was sent.
     pub(super) fn give_back(&mut self, buffer: Buffer) {
         self.pool.give(buffer);
+        self.settle();
     }
 
     /// Nothing more comes in: what was submitted is still answered.

@@ -9,8 +9,8 @@ use super::subsystem::Subsystem;
 use coulter::service::BlockService;
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_net::{
-    Address, CloseReason, Conduct, Connection, Event, Listener, Protocol, ServeError, SocketServer,
-    Standing, Statistics, Stop,
+    Address, Budget, CloseReason, Conduct, Connection, Event, Listener, Protocol, ServeError,
+    SocketServer, Standing, Statistics, Stop,
 };
 use coulter_nvme::fabrics::DISCOVERY_NQN;
 use std::io;
@@ -46,6 +46,9 @@ pub struct TargetOptions {
     pub io_queues_max: u16,
     /// Bytes of buffers of an I/O queue, besides those for data in capsules; 4 MiB at least.
     pub queue_memory_max: usize,
+    /// The same of all queues together; 8 MiB at least. Hosts that never take their data cannot make
+    /// the target hold more, and leave a part of it to others.
+    pub memory_max: usize,
     /// The host is the kernel that this process runs on, which sends most when it is short of memory:
     /// all buffers are there from the start. No other host is let in, and there is no discovery
     /// service.
@@ -72,6 +75,7 @@ impl Default for TargetOptions {
             queue_size_max: 128,
             io_queues_max: 8,
             queue_memory_max: 16 << 20,
+            memory_max: 256 << 20,
             own_kernel: false,
             handshake_timeout: Duration::from_secs(30),
             shutdown_timeout: Duration::from_secs(5),
@@ -88,7 +92,20 @@ pub(super) struct Nvme {
     pub(super) subsystems: Vec<Arc<Subsystem>>,
     /// None if nothing can be discovered.
     pub(super) discovery: Option<Arc<Subsystem>>,
+    /// Memory of all I/O queues.
+    pub(super) budget: Arc<Budget>,
     pub(super) options: TargetOptions,
+}
+
+impl Nvme {
+    pub(super) fn new(
+        subsystems: Vec<Arc<Subsystem>>,
+        discovery: Option<Arc<Subsystem>>,
+        options: TargetOptions,
+    ) -> Nvme {
+        let budget = Arc::new(Budget::new(options.memory_max, options.connections_max));
+        Nvme { subsystems, discovery, budget, options }
+    }
 }
 
 impl Protocol for Nvme {
@@ -166,7 +183,7 @@ impl Target {
         let discovery = || Arc::new(Subsystem::new(DISCOVERY_NQN.to_owned(), None, first));
         let discovery = (!options.own_kernel).then(discovery);
         let subsystems = disks.into_iter().map(subsystem).collect();
-        let nvme = Nvme { subsystems, discovery, options };
+        let nvme = Nvme::new(subsystems, discovery, options);
         Ok(Target(SocketServer::start(listener, nvme, conduct)?))
     }
 
@@ -234,6 +251,9 @@ fn check(disks: &[Disk], options: &TargetOptions) -> Result<(), ServeError> {
     }
     if options.queue_memory_max < 4 << 20 {
         return Err(ServeError::Options("an I/O queue needs at least 4 MiB of buffers"));
+    }
+    if options.memory_max < 8 << 20 {
+        return Err(ServeError::Options("a target needs at least 8 MiB of buffers"));
     }
     if disks.iter().any(|disk| !matches!(disk.block_size, 512 | 4096)) {
         return Err(ServeError::Options("a block has 512 or 4096 bytes"));
