@@ -129,3 +129,16 @@ fn a_directory_that_is_gone_is_no_empty_bucket() {
         assert!(error.message.starts_with(place.to_str().expect("UTF-8")), "{error}");
     }
 }
+
+/// A file that somebody else has put there is not read into memory whole.
+#[test]
+fn a_file_larger_than_any_object_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary directory can be made");
+    let bucket = DirectoryBucket::open(folder.path()).expect("a directory");
+    let file = std::fs::File::create(folder.path().join("large")).expect("it is writable");
+    file.set_len(1 << 40).expect("holes take no space");
+    let error = bucket.read("large", None).unwrap_err();
+    assert!(error.message.contains("large"), "{}", error.message);
+    let part = bucket.read("large", Some(4096..8192)).expect("a part of it").expect("it is there");
+    assert_eq!(part.bytes, [0; 4096]);
+}

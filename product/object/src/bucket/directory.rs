@@ -13,7 +13,7 @@
 //!
 //! Names consist of letters, digits, `-`, `.` and `/`, as all names of [`crate::names`] do.
 
-use super::{Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag};
+use super::{ANSWER_MAX, Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag};
 use coulter_system::private;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -246,7 +246,11 @@ impl Bucket for DirectoryBucket {
             let mut bytes = Vec::new();
             let range = range.clone().unwrap_or(0..u64::MAX);
             file.seek(SeekFrom::Start(range.start))?;
-            file.take(range.end.saturating_sub(range.start)).read_to_end(&mut bytes)?;
+            let length = range.end.saturating_sub(range.start);
+            file.take(length.min(ANSWER_MAX + 1)).read_to_end(&mut bytes)?;
+            if bytes.len() as u64 > ANSWER_MAX {
+                return Err(ErrorKind::FileTooLarge.into());
+            }
             Ok(Some(Object { bytes, tag }))
         };
         read().map_err(|error| self.error(name, &error))
@@ -333,7 +337,7 @@ fn error_of(path: &Path, error: &io::Error) -> BucketError {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => BucketErrorKind::Denied,
         ErrorKind::NotFound | ErrorKind::NotADirectory => BucketErrorKind::NoBucket,
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => BucketErrorKind::Full,
-        ErrorKind::Unsupported => BucketErrorKind::Unsupported,
+        ErrorKind::Unsupported | ErrorKind::FileTooLarge => BucketErrorKind::Unsupported,
         _ => BucketErrorKind::Busy,
     };
     BucketError::new(kind, format!("{}: {}", path.display(), in_words(error)))

@@ -191,6 +191,9 @@ pub enum BucketErrorKind {
     Refused,
 }
 
+/// Bytes of an object, and of an answer about objects, at most: far more than Coulter writes.
+const ANSWER_MAX: u64 = 64 << 20;
+
 impl BucketError {
     /// A failure of a kind. What a URL in the message asks for is left out: a signed one lets
     /// anybody do it.

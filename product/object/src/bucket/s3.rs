@@ -14,7 +14,7 @@
 //! # Does not
 //! send credentials over a plain connection, save to this machine: see [`S3Options::from_environment`].
 
-use super::cautions;
+use super::{ANSWER_MAX, cautions};
 use super::{Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag};
 use rusty_s3::actions::{ListObjectsV2, S3Action};
 use rusty_s3::{Bucket as Place, Credentials, UrlStyle};
@@ -42,8 +42,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(9);
 const LITTLE_MAX: usize = 64 << 10;
 /// How many times longer an answer may stay away than a part of a request may take to be sent.
 const READS_WAIT_LONGER: u32 = 4;
-/// Bytes of an answer at most.
-const ANSWER_MAX: u64 = 64 << 20;
+/// Pages of a list at most: names of ten million objects.
+const PAGES_MAX: usize = 10_000;
 
 /// Where the service is, and who is asking.
 #[derive(Clone, Debug)]
@@ -342,7 +342,11 @@ impl Bucket for S3Bucket {
         let mut found = Vec::new();
         let mut token: Option<String> = None;
         let key = self.key(prefix);
-        loop {
+        let unusable = |reason: &dyn fmt::Display| {
+            let message = format!("{}: a list: {reason}", self.url());
+            BucketError::new(BucketErrorKind::Unsupported, message)
+        };
+        for _ in 0..PAGES_MAX {
             let credentials = self.credentials()?;
             let mut action = self.place.list_objects_v2(Some(&credentials));
             action.with_prefix(&*key);
@@ -357,12 +361,7 @@ impl Bucket for S3Bucket {
             }
             let text = response.body_mut().with_config().limit(ANSWER_MAX).read_to_string();
             let text = text.map_err(|error| self.unreachable(&error))?;
-            let page = ListObjectsV2::parse_response(&text).map_err(|error| {
-                BucketError::new(
-                    BucketErrorKind::Unsupported,
-                    format!("{}: a list: {error}", self.url()),
-                )
-            })?;
+            let page = ListObjectsV2::parse_response(&text).map_err(|error| unusable(&error))?;
             let names = page.contents.into_iter().filter_map(|content| {
                 Some((
                     content.key.strip_prefix(&self.prefix)?.to_string(),
@@ -370,11 +369,15 @@ impl Bucket for S3Bucket {
                 ))
             });
             found.extend(names);
-            token = page.next_continuation_token;
-            if token.is_none() {
+            if page.next_continuation_token.is_none() {
                 return Ok(found);
             }
+            if page.next_continuation_token == token {
+                return Err(unusable(&"a page says that it is followed by itself"));
+            }
+            token = page.next_continuation_token;
         }
+        Err(unusable(&format!("more than {PAGES_MAX} pages")))
     }
 
     fn cautions(&self) -> Vec<String> {
