@@ -47,8 +47,12 @@ pub fn bytes_left(path: &Path) -> io::Result<u64> {
 
 /// Bytes of a regular file that have no space of their own.
 fn holes_of(metadata: &Metadata) -> u64 {
-    let allocated = metadata.blocks().saturating_mul(SECTOR_SIZE);
-    if metadata.is_file() { metadata.len().saturating_sub(allocated) } else { 0 }
+    if metadata.is_file() { metadata.len().saturating_sub(allocated(metadata)) } else { 0 }
+}
+
+/// Bytes that the file system has given to a file.
+pub(crate) fn allocated(metadata: &Metadata) -> u64 {
+    metadata.blocks().saturating_mul(SECTOR_SIZE)
 }
 
 #[cfg(test)]

@@ -374,8 +374,10 @@ fn a_url_below_which_an_earlier_volume_has_left_objects_is_refused() {
 }
 
 #[test]
-fn a_cache_for_which_there_is_no_space_is_refused_before_it_is_made() {
-    let Some(_right) = can_mount("a_cache_for_which_there_is_no_space_is_refused") else { return };
+fn a_take_over_for_which_there_is_no_space_is_refused_before_it_is_made() {
+    let Some(_right) = can_mount("a_take_over_for_which_there_is_no_space_is_refused") else {
+        return;
+    };
     let (sandbox, url) = with_copy();
     let small = sandbox.make_directory("small");
     let mounted = Command::new("mount")
@@ -388,12 +390,19 @@ fn a_cache_for_which_there_is_no_space_is_refused_before_it_is_made() {
         ["attach", &url, "--cache", "small/cache.img", "--via", "nbd-server", "--take-over"];
     let output = sandbox.run(&words);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let restore = sandbox.run(&["restore", &url, "small/x.img", "--take-over"]);
+    let refusal = String::from_utf8_lossy(&restore.stderr).into_owned();
     let left: Vec<_> = fs::read_dir(&small).expect("it is readable").flatten().collect();
     let unmounted = Command::new("umount").arg(&small).status().expect("there is umount");
     assert!(unmounted.success());
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("no space for the cache") && error.contains("more space"), "{error}");
+    assert_eq!(restore.status.code(), Some(1), "{refusal}");
+    for words in ["cannot take over", "the file system of small has", "still its host's"] {
+        assert!(refusal.contains(words), "{refusal}");
+    }
     assert!(left.is_empty(), "{left:?}");
+    ship(&sandbox, "disk.img", &url);
 }
 
 #[test]

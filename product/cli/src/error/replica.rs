@@ -3,7 +3,7 @@
 use coulter_object::ReplicaError;
 use coulter_object::bucket::{BucketError, BucketErrorKind};
 use coulter_object::names::PINS;
-use coulter_terminal::{fault, usage};
+use coulter_terminal::{Size, fault, usage};
 use std::path::{Path, PathBuf};
 
 coulter_terminal::reports! {
@@ -33,6 +33,12 @@ coulter_terminal::reports! {
             .why("something is there already: another `restore` writes it, or it is of another \
                 copy")
             .help("if no `restore` runs, delete it and try again");
+        /// A take-over to a file system that is too full for it.
+        NoRoom { url: String, directory: PathBuf, needed: u64, left: u64 } =>
+            fault("cannot take over {url}")
+            .why("its state takes {}, and the file system of {} has {} left", Size(*needed),
+                directory.display(), Size(*left))
+            .help("name a file on another file system; the volume is still its host's");
         /// A snapshot was to be named, and was not.
         NoName { url: String } =>
             usage("cannot tell which snapshot of {url} is meant")

@@ -3,6 +3,7 @@
 use crate::audibly::{self, Audibly};
 use crate::error::{CliError, CopyError};
 use crate::interrupt;
+use crate::room;
 use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::replication;
@@ -184,6 +185,9 @@ impl Restore {
         interrupt::end_with_words(words)?;
         let bucket = self.copy.open()?;
         let failed = |error| self.copy.failed("restore", error);
+        if self.take_over {
+            self.check_room(&*bucket, part)?;
+        }
         let claim = self.take_over.then(|| self.claim(&*bucket)).transpose().map_err(failed)?;
         let (state, file) = self.make(part, &*bucket, claim.as_ref())?;
         if let Some(claim) = &claim {
@@ -235,6 +239,31 @@ impl Restore {
         }
     }
 
+    /// The directory of the new file.
+    fn directory(&self) -> &Path {
+        let parent = self.file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new("."))
+    }
+
+    /// Refuses a take-over whose state has no room here: after it no host could go on. A copy that
+    /// cannot be read is looked at by the take-over itself.
+    fn check_room(&self, bucket: &dyn Bucket, part: &Path) -> Result<(), CliError> {
+        let state = match self.copy.state(bucket) {
+            Ok(state) => state,
+            Err(error @ ReplicaError::Bucket(_)) => return Err(self.copy.failed("restore", error)),
+            Err(_) => return Ok(()),
+        };
+        let directory = self.directory();
+        let Ok(left) = room::bytes_left(directory) else { return Ok(()) };
+        let there = fs::metadata(part).map_or(0, |part| room::allocated(&part));
+        let needed = state.pieces.total().saturating_sub(there);
+        if needed > left {
+            let (url, directory) = (self.copy.to_string(), directory.to_owned());
+            return Err(CopyError::NoRoom { url, directory, needed, left }.into());
+        }
+        Ok(())
+    }
+
     /// Takes the volume over.
     fn claim(&self, bucket: &dyn Bucket) -> Result<Claim, ReplicaError> {
         let owner = replication::owner_in_file(&self.file);
@@ -284,8 +313,7 @@ impl Restore {
         restored.map_err(Unmade::Copy)?;
         file.sync().map_err(io("write"))?;
         rename_new(part, &self.file).map_err(io("rename"))?;
-        let directory = self.file.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let directory = directory.unwrap_or(Path::new("."));
+        let directory = self.directory();
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
         Ok(synced.map_err(|source| CliError::io("write", directory, source))?)
     }
