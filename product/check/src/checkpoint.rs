@@ -5,6 +5,7 @@ use crate::finding::{BodyFault, Finding, Owner};
 use crate::referred::References;
 use crate::report::Report;
 use crate::root_lists;
+use crate::run::{RUN_KEY_SHIFT, Run};
 use crate::window::Window;
 use coulter_format::checkpoint::{BODY_SIZE_MAX, BodyView, CheckpointHeader, Head, RunHeader};
 use coulter_format::checksum::{self, Kind, crc32c};
@@ -20,23 +21,6 @@ use coulter_format::{
 pub(crate) const STREAM_COUNT: usize = 7;
 /// As many as the first stores had.
 const STREAM_COUNT_MIN: usize = 3;
-
-/// Bits of a run block's key that number the block.
-pub(crate) const RUN_KEY_SHIFT: u32 = 20;
-
-/// A run, with the places of its blocks.
-#[derive(Debug)]
-pub(crate) struct Run {
-    pub(crate) header: RunHeader,
-    pub(crate) blocks: Vec<BlockPointer>,
-}
-
-impl Run {
-    /// The key of one of its blocks.
-    pub(crate) fn key(&self, index: usize) -> u64 {
-        self.header.number.wrapping_shl(RUN_KEY_SHIFT) | index as u64
-    }
-}
 
 /// A body that makes sense.
 #[derive(Debug)]

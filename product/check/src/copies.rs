@@ -4,10 +4,10 @@
 //! Where the first is damaged and the second is whole, whatever asks for the first is given the second from then on, as
 //! recovery would; and what the parity says where a header is damaged.
 
-use crate::checkpoint::Run;
 use crate::finding::{BodyFault, Finding, Owner};
 use crate::layout::Layout;
 use crate::report::Report;
+use crate::run::Run;
 use crate::window::Window;
 use coulter_format::checkpoint::{BodyView, Reference};
 use coulter_format::checksum::{self, Kind, rebound};

@@ -8,12 +8,12 @@
 use crate::checkpoint::Checkpoint;
 use crate::finding::{Finding, Owner};
 use crate::layout::Layout;
+use crate::metadata::read_metadata;
 use crate::referred::{OfLeaf, ReferenceCursor};
 use crate::replay::Replay;
 use crate::report::Report;
 use crate::root_lists::Tables;
 use crate::runs::{RunCursor, is_live};
-use crate::segments::read_metadata;
 use crate::updates::{Update, UpdateCursor};
 use crate::window::Window;
 use coulter_format::checkpoint::SweepPosition;

@@ -1,10 +1,10 @@
 //! Going through the runs leaf by leaf, all of them at once, a block of each in memory.
 
-use crate::checkpoint::Run;
 use crate::finding::{Finding, Owner};
 use crate::layout::Layout;
+use crate::metadata::read_metadata;
 use crate::report::Report;
-use crate::segments::read_metadata;
+use crate::run::Run;
 use crate::window::Window;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::Kind;

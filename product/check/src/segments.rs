@@ -3,12 +3,13 @@
 use crate::checkpoint::Checkpoint;
 use crate::finding::{Finding, Owner, SegmentFault};
 use crate::layout::{Layout, Place};
+use crate::metadata::read_metadata;
 use crate::report::Report;
 use crate::window::Window;
-use coulter_format::checksum::{self, Kind};
+use coulter_format::checksum::Kind;
 use coulter_format::segment_table::{self, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
 use coulter_format::superblock::Superblock;
-use coulter_format::{Block, BlockPointer, Pba, Reason, Structure};
+use coulter_format::{BlockPointer, Pba, Reason};
 
 /// One segment.
 #[derive(Clone, Copy, Debug)]
@@ -182,33 +183,5 @@ impl Segments {
     pub(crate) fn find(&self, pba: Pba) -> Option<(Place, &Segment)> {
         let place = self.layout.place(pba)?;
         Some((place, self.segment(place.segment)?))
-    }
-}
-
-/// Reads a metadata block and compares its checksum. `None`, with a finding, if it is not what the
-/// pointer expects.
-pub(crate) fn read_metadata<'a>(
-    window: &'a mut Window<'_>,
-    layout: &Layout,
-    owner: Owner,
-    pointer: BlockPointer,
-    report: &mut Report,
-) -> Option<&'a Block> {
-    let pba = pointer.pba;
-    if layout.place(pba).is_none() {
-        report.add(Finding::PointerOutside { owner, pba });
-        return None;
-    }
-    match window.block(pba) {
-        Err(error) => {
-            let structure: Structure = owner.structure();
-            report.add(Finding::Unreadable { owner: Some(owner), structure, pba, error });
-            None
-        }
-        Ok(block) if checksum::block(owner.kind, owner.key, block) != pointer.checksum => {
-            report.add(Finding::MetadataDamaged { owner, pba, reason: Reason::Checksum });
-            None
-        }
-        Ok(block) => Some(block),
     }
 }
