@@ -285,7 +285,7 @@ fn files_of_somebody_else_in_the_state_directory_stay() {
     for suffix in ["json", "sock", "nbd"] {
         std::fs::write(theirs.join(format!("disk.{suffix}")), suffix).expect("it is writable");
     }
-    let said = sandbox.fails(2, &attach);
+    let said = sandbox.fails(1, &attach);
     assert!(said.contains("state/disk.json") && said.contains("--name"), "{said}");
     for suffix in ["json", "sock", "nbd"] {
         let path = theirs.join(format!("disk.{suffix}"));
@@ -295,7 +295,7 @@ fn files_of_somebody_else_in_the_state_directory_stay() {
     let (log, link) = (sandbox.path("theirs"), theirs.join("disk.log"));
     std::fs::write(&log, "theirs").expect("it is writable");
     std::os::unix::fs::symlink(&log, &link).expect("it is writable");
-    let said = sandbox.fails(2, &attach);
+    let said = sandbox.fails(1, &attach);
     assert!(said.contains("state/disk.log"), "{said}");
     sandbox.ok(&[&attach[..], &["--name", "other"]].concat());
     sandbox.ok(&["detach", "other"]);
@@ -407,8 +407,10 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
         greeted.unwrap_or_else(|error| panic!("client {number} waits for the log: {error}"));
     }
     let mut log = server.stderr.take().expect("it is a pipe");
-    let mut seen = vec![0; 32 << 10];
-    log.read_exact(&mut seen).expect("it is full");
+    // As much as it takes: a user who has many pipes gets small ones.
+    let mut seen = vec![0; 64 << 10];
+    let count = log.read(&mut seen).expect("it is full");
+    seen.truncate(count);
     sandbox::send(server.id(), "TERM");
     log.read_to_end(&mut seen).expect("a pipe can be read");
     assert!(server.wait().expect("it is our child").success());

@@ -122,7 +122,7 @@ fn credentials_that_have_expired_are_read_anew() {
 }
 
 #[test]
-fn a_service_that_takes_too_long_is_busy() {
+fn a_service_that_takes_too_long_is_silent() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_memory, _service, proxy, _bucket) = behind_proxy(folder.path());
     let timeout = Duration::from_millis(200);
@@ -131,7 +131,7 @@ fn a_service_that_takes_too_long_is_busy() {
     let get_latency = Duration::from_secs(2);
     proxy.set_weather(Weather { get_latency, ..Weather::default() });
     let error = bucket.read("one", None).expect_err("it takes too long");
-    assert_eq!(error.kind, BucketErrorKind::Busy, "{error}");
+    assert_eq!(error.kind, BucketErrorKind::Silent, "{error}");
 }
 
 #[test]

@@ -171,19 +171,23 @@ fn a_bucket_that_answers_nothing_is_named_before_any_request_has_failed() {
     volume.flush().expect("the bucket takes it");
     odd.is_silent.store(true, Ordering::SeqCst);
     let start = Instant::now();
-    volume.write_at(0, &[2; 4096]).expect("it is written");
     std::thread::scope(|scope| {
-        let flush = scope.spawn(|| volume.flush());
+        // Even to be written it may have to wait for what is under way.
+        let flush = scope.spawn(|| {
+            volume.write_at(0, &[2; 4096]).expect("it is written");
+            volume.flush()
+        });
         wait_until("it is named", || replica.status().weather.error.is_some());
         let (weather, time) = (replica.status().weather, start.elapsed());
-        let told = weather.error.expect("it was there").to_string();
-        assert!(
-            told.contains("no answer from memory:") && time.as_secs() <= 10,
-            "{time:?}: {told}"
-        );
-        assert!(weather.outage_since.is_some() && !flush.is_finished());
+        let has_ended = flush.is_finished();
+        // First: a flush that nothing answers would outlast what is asserted.
         odd.is_silent.store(false, Ordering::SeqCst);
         flush.join().expect("no panic").expect("the bucket takes it");
+        let told = weather.error.expect("it was there").to_string();
+        assert!(told.contains("no answer from memory:"), "{told}");
+        // After nine seconds, and a few for a machine that has other work.
+        assert!(time.as_secs() < 15, "{time:?}");
+        assert!(weather.outage_since.is_some() && !has_ended);
     });
     volume.close().expect("it is closed in order");
     assert!(replica.status().weather.error.is_none(), "it answers again");
