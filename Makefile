@@ -237,9 +237,9 @@ damage: ## 12,000 damaged stores, each block of six stores, 10,000 pairs: nothin
 	$(CARGO) test --quiet --package coulter-sim --test damage_sweep --test block_sweep --test block_mends -- \
 	  --ignored --nocapture
 
-fs-crashes: ## each cut of each workload of two operations on a file system of Coulter's own: minutes
+fs-crashes: ## each cut of each pair of operations and of a million random ones on a file system of Coulter's own: minutes
 	scripts/setup.sh build
-	$(CARGO) test --quiet --release --package coulter-files --test crashes --test engine_crashes -- \
+	$(CARGO) test --quiet --release --package coulter-files --test crashes --test engine_crashes --test flight -- \
 	  --ignored --nocapture
 
 fs-kills: ## 60 kills of the daemon of a mounted file system of Coulter's own, under load

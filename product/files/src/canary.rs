@@ -36,11 +36,13 @@ pub enum Canary {
     OwnBufferGivenBack,
     /// A block of metadata counts as damaged after any error of a read.
     PassingErrorStays,
+    /// A flush counts for commands that were out when it began.
+    FlushCoversOut,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 10] = [
+    pub const ALL: [Canary; 11] = [
         Canary::FreedReusedEarly,
         Canary::DataAfterSet,
         Canary::DiscardBeforeSet,
@@ -51,6 +53,7 @@ impl Canary {
         Canary::EndsWhileOut,
         Canary::OwnBufferGivenBack,
         Canary::PassingErrorStays,
+        Canary::FlushCoversOut,
     ];
 }
 

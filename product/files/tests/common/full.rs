@@ -25,13 +25,21 @@ fn nearly_full(random: &mut Random, seed: u64) -> (Mount, u64) {
     let mut mount = Mount::new(VOLUME_BLOCKS, 300, seed);
     let file = mount.create("known").expect("room");
     mount.write(file, 0, &known(0, (KNOWN_BLOCKS * SIZE) as usize)).expect("room");
+    fragmented(&mut mount, random, FREE_BLOCKS);
+    mount.sync();
+    mount.settle();
+    (mount, file)
+}
+
+/// Takes all that is free, and frees single blocks and pairs until it is about so much.
+pub fn fragmented(mount: &mut Mount, random: &mut Random, free_blocks: u64) {
     let filler = mount.create("filler").expect("room");
     let mut end = 0;
     while mount.write(filler, end, &[0x5a; 16 * BLOCK_SIZE]).is_ok() {
         end += 16 * SIZE;
     }
     let (mut at, mut freed) = (0, 0);
-    while freed < FREE_BLOCKS {
+    while freed < free_blocks {
         let length = 1 + random.below(3);
         let (offset, mode) = (at * SIZE, AllocateMode::Punch);
         let request = Request::Allocate { inode: filler, offset, length: length * SIZE, mode };
@@ -39,54 +47,77 @@ fn nearly_full(random: &mut Random, seed: u64) -> (Mount, u64) {
         at += length + 1 + random.below(2);
         freed += length;
     }
-    mount.sync();
-    mount.settle();
-    (mount, file)
 }
 
-/// A write that is out.
-struct Writing {
-    request: u64,
-    byte: u8,
-    length: u64,
+/// What is out for a writer.
+enum Stage {
+    Idle,
+    /// Of this byte, up to this end.
+    Writes(u64, u8, u64),
+    /// The last bytes, which have to be this one.
+    Reads(u64, u8),
+    Empties(u64),
 }
 
-/// Each writer's file, and what it does.
-struct Writer {
+/// A file that is written in many steps, read and made empty, again and again.
+pub struct Writer {
     file: u64,
-    writing: Option<Writing>,
+    stage: Stage,
+    /// Writes have failed: reads may give what was there before.
+    pub is_blind: bool,
 }
 
 impl Writer {
-    fn begin(&mut self, mount: &mut Mount, random: &mut Random) {
+    pub fn new(file: u64) -> Writer {
+        Writer { file, stage: Stage::Idle, is_blind: false }
+    }
+
+    /// Begins a write, if nothing is out.
+    pub fn begin(&mut self, mount: &mut Mount, random: &mut Random) {
+        if !matches!(self.stage, Stage::Idle) {
+            return;
+        }
         let length = (160 << 10) + random.below(240 << 10);
         let byte = random.bits() as u8 | 1;
         let buffer = Buffer::copied_from(&vec![byte; length as usize]);
         let (inode, offset) = (self.file, random.below(3) * 700);
         let sync = random.chance(20);
         let request = Request::Write { inode, offset, buffer, kills_privileges: true, sync };
-        let request = mount.submit(request);
-        self.writing = Some(Writing { request, byte, length: offset + length });
+        self.stage = Stage::Writes(mount.submit(request), byte, offset + length);
     }
 
-    /// Takes the answer, if it is there; true if there was no room.
-    fn end(&mut self, mount: &mut Mount) -> bool {
-        let Some(Writing { request, byte, length }) = self.writing else { return false };
-        let Some(answer) = mount.answer(request) else { return false };
-        self.writing = None;
-        let is_full = match answer {
-            Ok(_) => {
-                let found = mount.read(self.file, length - 5000, 5000).expect("it is there");
-                assert!(found.iter().all(|found| *found == byte), "what was written is there");
-                false
-            }
-            Err(errno) => {
-                assert_eq!(errno, libc::ENOSPC, "a write fails for want of space only");
-                true
-            }
+    /// Takes an answer, if there is one, and goes on; true if there was no room.
+    pub fn go_on(&mut self, mount: &mut Mount) -> bool {
+        let (Stage::Writes(request, ..) | Stage::Reads(request, _) | Stage::Empties(request)) =
+            self.stage
+        else {
+            return false;
         };
+        let Some(answer) = mount.answer(request) else { return false };
+        let is_full = answer.as_ref().err() == Some(&libc::ENOSPC);
+        let inode = self.file;
+        match self.stage {
+            Stage::Writes(_, byte, end) if answer.is_ok() => {
+                let (offset, length) = (end - 5000, 5000);
+                let buffer = Buffer::zeroed(read_span(offset, length));
+                let request = Request::Read { inode, offset, length, buffer };
+                self.stage = Stage::Reads(mount.submit(request), byte);
+                return false;
+            }
+            Stage::Reads(_, byte) => {
+                if let Ok(Reply::Data(buffer, range)) = answer {
+                    let is_right = buffer[range].iter().all(|found| *found == byte);
+                    assert!(is_right || self.is_blind, "what was written is there");
+                }
+            }
+            Stage::Empties(_) => {
+                self.stage = Stage::Idle;
+                return false;
+            }
+            _ => {}
+        }
         let changes = Changes { size: Some(0), ..Changes::default() };
-        mount.run(Request::Change { inode: self.file, changes }).expect("made empty");
+        self.stage = Stage::Empties(mount.submit(Request::Change { inode, changes }));
         is_full
     }
 }
@@ -100,9 +131,8 @@ pub fn writers_that_meet_a_full_file_system() {
 fn beside_readers(seed: u64) -> u32 {
     let mut random = Random::new(seed ^ 4711);
     let (mut mount, file) = nearly_full(&mut random, seed);
-    let make = |number| Writer { file: number, writing: None };
     let mut writers: Vec<Writer> = (0..WRITERS)
-        .map(|number| make(mount.create(&format!("w{number}")).expect("room")))
+        .map(|number| Writer::new(mount.create(&format!("w{number}")).expect("room")))
         .collect();
     let mut reads: Vec<(u64, u64, usize)> = Vec::new();
     let mut full = 0;
@@ -110,9 +140,7 @@ fn beside_readers(seed: u64) -> u32 {
         match random.below(6) {
             0 => {
                 let writer = &mut writers[random.below(WRITERS as u64) as usize];
-                if writer.writing.is_none() {
-                    writer.begin(&mut mount, &mut random);
-                }
+                writer.begin(&mut mount, &mut random);
             }
             1 | 2 => {
                 let offset = random.below((KNOWN_BLOCKS - 40) * SIZE);
@@ -129,7 +157,7 @@ fn beside_readers(seed: u64) -> u32 {
             assert!(buffer[range] == known(*offset, *length), "a reader sees its own file");
             false
         });
-        full += writers.iter_mut().map(|writer| u32::from(writer.end(&mut mount))).sum::<u32>();
+        full += writers.iter_mut().map(|writer| u32::from(writer.go_on(&mut mount))).sum::<u32>();
     }
     mount.settle();
     assert!(mount.files.is_quiet(), "everything was answered");

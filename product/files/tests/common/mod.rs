@@ -1,128 +1,30 @@
-//! A file system on a volume in plain memory, driven one operation at a time.
-//!
-//! The volume takes commands in order and completes them late: a read beside a write which is out
-//! sees the block before or after it. It keeps a list of commands, for the content after any prefix.
+//! A file system on a volume, driven one operation at a time or with many under way.
 #![allow(unreachable_pub, dead_code, reason = "each test uses a part of it")]
 
 pub mod ace;
+pub mod beside;
 mod checked;
 pub mod engine;
 pub mod errors;
 pub mod full;
+mod history;
+mod lane;
+pub mod lives;
 pub mod model;
 pub mod power;
 pub mod scenes;
 pub mod sequences;
+mod volume;
 
 pub use checked::{check, orphan_count};
 use coulter::buffer::Buffer;
 use coulter_files::{
-    Attributes, BLOCK_SIZE, Change, Command, CreateOptions, Files, Io, IoError, Name, NewNode,
-    Options, ROOT, Reply, Request, Time, create, read_span,
+    Attributes, BLOCK_SIZE, Files, Io, IoError, Name, NewNode, Options, ROOT, Reply, Request, Time,
+    read_span,
 };
 use coulter_workload::Random;
 use std::collections::BTreeMap;
-use std::rc::Rc;
-
-pub type Block = [u8; BLOCK_SIZE];
-type Content = BTreeMap<u64, Rc<Block>>;
-
-/// Changes that take effect together.
-#[derive(Clone, Default)]
-pub struct Step {
-    writes: Vec<(u64, Option<Rc<Block>>)>,
-    runs: Vec<(u64, u64)>,
-    pub is_durable: bool,
-}
-
-/// The first blocks of an empty file system.
-pub fn empty(block_count: u64) -> Vec<Block> {
-    let options = CreateOptions {
-        block_count,
-        uuid: [1; 16],
-        hash_seed: [2; 16],
-        label: [0; 64],
-        owner: (0, 0),
-        now: Time::default(),
-    };
-    create(&options).expect("the size is allowed").to_vec()
-}
-
-#[derive(Clone)]
-pub struct Volume {
-    pub block_count: u64,
-    /// With everything that was submitted.
-    new: Content,
-    /// With what is complete.
-    old: Content,
-    /// What was submitted, in order, since the start.
-    pub log: Vec<Step>,
-    start: Content,
-    /// Of the log, what a crash cannot take away.
-    pub durable: usize,
-}
-
-fn apply(content: &mut Content, step: &Step) {
-    for (first, count) in &step.runs {
-        let gone: Vec<u64> =
-            content.range(*first..first + count).map(|(block, _)| *block).collect();
-        for block in gone {
-            content.remove(&block);
-        }
-    }
-    for (block, data) in &step.writes {
-        match data {
-            Some(data) => content.insert(*block, data.clone()),
-            None => content.remove(block),
-        };
-    }
-}
-
-impl Volume {
-    pub fn new(block_count: u64) -> Volume {
-        let start: Content =
-            (0..).zip(empty(block_count)).map(|(block, data)| (block, Rc::new(data))).collect();
-        Volume::holding(block_count, start)
-    }
-
-    fn holding(block_count: u64, start: Content) -> Volume {
-        let (new, old) = (start.clone(), start.clone());
-        Volume { block_count, new, old, log: Vec::new(), start, durable: 0 }
-    }
-
-    /// The volume after a crash that kept the first `count` steps.
-    pub fn cut(&self, count: usize) -> Volume {
-        let mut content = self.start.clone();
-        self.log[..count].iter().for_each(|step| apply(&mut content, step));
-        Volume::holding(self.block_count, content)
-    }
-
-    pub fn block(&self, block: u64) -> Block {
-        self.new.get(&block).map_or([0; BLOCK_SIZE], |data| **data)
-    }
-
-    pub fn mapped(&self) -> impl Iterator<Item = u64> + '_ {
-        self.new.keys().copied()
-    }
-
-    pub fn set_block(&mut self, block: u64, data: Block) {
-        self.new.insert(block, Rc::new(data));
-        self.old.insert(block, Rc::new(data));
-        self.start.insert(block, Rc::new(data));
-    }
-}
-
-struct Out {
-    io: u32,
-    buffer: Buffer,
-    kind: Kind,
-}
-
-enum Kind {
-    Read(u64),
-    Write(usize),
-    Flush,
-}
+pub use volume::{Block, Fails, InMemory, Volume, empty};
 
 /// What a file system is on.
 pub trait Backend {
@@ -134,27 +36,6 @@ pub trait Backend {
     fn result(&self, _io: u32) -> Result<(), IoError> {
         Ok(())
     }
-}
-
-/// A volume and the commands that are out.
-pub struct InMemory {
-    pub volume: Volume,
-    out: Vec<Out>,
-    random: Random,
-    /// A block that cannot be read.
-    damaged: Option<u64>,
-    /// Commands that fail from now on.
-    pub fails: Option<Fails>,
-    /// Commands that are out and will fail.
-    failed: BTreeMap<u32, IoError>,
-}
-
-/// Commands that fail, all of a kind.
-#[derive(Clone, Copy, Debug)]
-pub enum Fails {
-    Reads(IoError),
-    Writes(IoError),
-    Flushes(IoError),
 }
 
 /// A mounted file system.
@@ -177,29 +58,6 @@ pub fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).expect("a name")
 }
 
-impl InMemory {
-    pub fn new(volume: Volume, seed: u64) -> InMemory {
-        let (random, failed) = (Random::new(seed), BTreeMap::new());
-        InMemory { volume, out: Vec::new(), random, damaged: None, fails: None, failed }
-    }
-
-    /// Nobody reads blocks of which a change is out: what comes back may be of the time before.
-    fn assert_settled(&self, first: u64, count: u64) {
-        for out in &self.out {
-            let Kind::Write(index) = out.kind else { continue };
-            let step = &self.volume.log[index];
-            let written = step.writes.iter().map(|(block, _)| (*block, 1));
-            for (block, blocks) in written.chain(step.runs.iter().copied()) {
-                let is_apart = block >= first + count || block + blocks <= first;
-                assert!(
-                    is_apart,
-                    "{count} blocks from {first} on are read, {blocks} from {block} on change"
-                );
-            }
-        }
-    }
-}
-
 impl Mount {
     pub fn new(block_count: u64, cache_blocks: usize, seed: u64) -> Mount {
         Mount::of(Volume::new(block_count), cache_blocks, seed)
@@ -218,116 +76,6 @@ impl Mount {
 
     pub fn volume(&self) -> &Volume {
         &self.backend.volume
-    }
-}
-
-impl Backend for InMemory {
-    fn block_count(&self) -> u64 {
-        self.volume.block_count
-    }
-
-    fn submit(&mut self, io: Io) {
-        let Io { id, command } = io;
-        let mut step = Step::default();
-        let (kind, buffer) = match command {
-            Command::Read { block, buffer } => (Kind::Read(block), buffer),
-            Command::Flush => (Kind::Flush, Buffer::empty()),
-            Command::Discard { block, count } => {
-                step.runs.push((block, count));
-                (Kind::Write(0), Buffer::empty())
-            }
-            Command::Write { block, buffer } => {
-                push_blocks(&mut step, block, &buffer);
-                (Kind::Write(0), buffer)
-            }
-            Command::WriteMany { changes, buffer, fua } => {
-                check_changes(&changes, buffer.len());
-                let mut at = 0;
-                for Change { block, count, discard } in changes {
-                    if discard {
-                        step.runs.push((block, count));
-                    } else {
-                        let length = count as usize * BLOCK_SIZE;
-                        push_blocks(&mut step, block, &buffer[at..at + length]);
-                        at += length;
-                    }
-                }
-                step.is_durable = fua;
-                (Kind::Write(0), buffer)
-            }
-        };
-        self.failed.remove(&id);
-        match (&kind, self.fails) {
-            (Kind::Read(_), Some(Fails::Reads(error)))
-            | (Kind::Write(_), Some(Fails::Writes(error)))
-            | (Kind::Flush, Some(Fails::Flushes(error))) => {
-                self.failed.insert(id, error);
-            }
-            _ => {}
-        }
-        if let Kind::Read(first) = kind {
-            let blocks = first..first + (buffer.len() / BLOCK_SIZE) as u64;
-            if self.damaged.is_some_and(|damaged| blocks.contains(&damaged)) {
-                self.failed.insert(id, IoError::Corrupt);
-            }
-            self.assert_settled(first, (buffer.len() / BLOCK_SIZE) as u64);
-        }
-        let kind = match kind {
-            Kind::Write(_) => {
-                apply(&mut self.volume.new, &step);
-                self.volume.log.push(step);
-                Kind::Write(self.volume.log.len() - 1)
-            }
-            kind => kind,
-        };
-        self.out.push(Out { io: id, buffer, kind });
-    }
-
-    fn result(&self, io: u32) -> Result<(), IoError> {
-        self.failed.get(&io).map_or(Ok(()), |error| Err(*error))
-    }
-
-    /// A read completes, or the oldest write.
-    fn complete(&mut self) -> Option<(u32, Buffer)> {
-        let oldest = self.out.iter().position(|out| !matches!(out.kind, Kind::Read(_)));
-        let reads: Vec<usize> = (0..self.out.len())
-            .filter(|index| matches!(self.out[*index].kind, Kind::Read(_)))
-            .collect();
-        let index = match (oldest, reads.len() as u64) {
-            (None, 0) => return None,
-            (Some(oldest), 0) => oldest,
-            (Some(oldest), _) if self.random.chance(50) => oldest,
-            (_, count) => reads[self.random.below(count) as usize],
-        };
-        let Out { io, mut buffer, kind } = self.out.remove(index);
-        match kind {
-            Kind::Read(first) => {
-                let sees_new = self.random.chance(50);
-                let content = if sees_new { &self.volume.new } else { &self.volume.old };
-                for (place, block) in buffer.chunks_mut(BLOCK_SIZE).zip(first..) {
-                    match content.get(&block) {
-                        Some(data) => place.copy_from_slice(&data[..]),
-                        None => place.fill(0),
-                    }
-                }
-            }
-            Kind::Write(index) => {
-                let step = self.volume.log[index].clone();
-                apply(&mut self.volume.old, &step);
-                if step.is_durable {
-                    self.volume.durable = self.volume.durable.max(index + 1);
-                }
-            }
-            Kind::Flush => {
-                let first = self.out.iter().filter_map(|out| match out.kind {
-                    Kind::Write(index) => Some(index),
-                    _ => None,
-                });
-                let covered = first.min().unwrap_or(self.volume.log.len());
-                self.volume.durable = self.volume.durable.max(covered);
-            }
-        }
-        Some((io, buffer))
     }
 }
 
@@ -574,26 +322,4 @@ impl<B: Backend> Mount<B> {
         }
         hash
     }
-}
-
-fn push_blocks(step: &mut Step, first: u64, bytes: &[u8]) {
-    assert!(!bytes.is_empty() && bytes.len().is_multiple_of(BLOCK_SIZE), "whole blocks");
-    assert!(bytes.len() / BLOCK_SIZE <= 256, "no more than is atomic");
-    for (block, data) in (first..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
-        step.writes.push((block, Some(Rc::new(data.try_into().expect("a block")))));
-    }
-}
-
-/// What the engine asks of such a write.
-fn check_changes(changes: &[Change], length: usize) {
-    assert!(changes.len() <= 200, "{} ranges", changes.len());
-    let stored: u64 = changes.iter().filter(|change| !change.discard).map(|c| c.count).sum();
-    assert_eq!(stored as usize * BLOCK_SIZE, length);
-    assert!(stored <= 256);
-    let mut sorted: Vec<_> = changes.iter().map(|c| (c.block, c.block + c.count)).collect();
-    sorted.sort_unstable();
-    assert!(sorted.windows(2).all(|pair| pair[0].1 <= pair[1].0), "ranges overlap");
-    let discarded = changes.iter().filter(|change| change.discard);
-    let updates: u64 = discarded.map(|c| c.count / 512 + 1022.min(c.count)).sum();
-    assert!(stored + updates <= 1024, "{updates} updates");
 }
