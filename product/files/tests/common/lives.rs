@@ -12,6 +12,8 @@ use coulter_files::{IoError, Request};
 
 const LANES: usize = 3;
 const NAMES: [&str; LANES] = ["one", "two", "three"];
+/// Files that are written in many steps.
+const GREEDY: [&str; 2] = ["greedy", "greedier"];
 /// Syncs that are out at once.
 const SYNCS_MAX: usize = 3;
 /// Commands that are out at once, at most.
@@ -56,7 +58,7 @@ struct Life<'a> {
     lanes: Vec<Lane>,
     /// Which operation of the lane's is its own sync.
     durable: [Option<Vec<usize>>; LANES],
-    writer: Writer,
+    writers: [Writer; GREEDY.len()],
     history: History,
     syncs: Vec<Sync>,
     trouble: Trouble,
@@ -74,9 +76,11 @@ pub fn base(is_tight: bool) -> Volume {
     let mut random = Random::new(11);
     let mut mount = Mount::new(VOLUME_BLOCKS, 600, 1);
     NAMES.iter().for_each(|name| Lane::make(&mut mount, name));
-    mount.create("greedy").expect("room");
+    for path in GREEDY {
+        mount.create(path).expect("room");
+    }
     if is_tight {
-        fragmented(&mut mount, &mut random, 200);
+        fragmented(&mut mount, &mut random, 160);
     }
     mount.sync();
     mount.settle();
@@ -89,14 +93,14 @@ impl<'a> Life<'a> {
         let mut mount = Mount::of(volume, cache, random.bits());
         let lanes: Vec<Lane> = NAMES.iter().map(|name| Lane::find(&mut mount, name)).collect();
         let states: Vec<u64> = lanes.iter().map(|lane| lane.state.key()).collect();
-        let writer = Writer::new(mount.path("greedy").expect("it is there"));
+        let writers = GREEDY.map(|path| Writer::new(mount.path(path).expect("it is there")));
         mount.settle();
         mount.backend.is_late = true;
         Life {
             mount,
             lanes,
             durable: Default::default(),
-            writer,
+            writers,
             history: History::new(&states),
             syncs: Vec::new(),
             trouble: Trouble::None,
@@ -125,9 +129,12 @@ impl<'a> Life<'a> {
                 self.mount.files.submit_changes();
                 self.mount.poll();
             }
-            62 | 63 => self.writer.begin(&mut self.mount, self.random),
-            64 if self.trouble != Trouble::None || self.random.chance(20) => self.change_trouble(),
-            65..=69 => self.mount.complete_one(),
+            62..=65 => {
+                let writer = &mut self.writers[self.random.below(GREEDY.len() as u64) as usize];
+                writer.begin(&mut self.mount, self.random);
+            }
+            66 if self.trouble != Trouble::None || self.random.chance(20) => self.change_trouble(),
+            67..=70 => self.mount.complete_one(),
             _ if is_over => self.mount.complete_one(),
             _ => {}
         }
@@ -172,7 +179,7 @@ impl<'a> Life<'a> {
                 let errno = if self.random.chance(50) { libc::EIO } else { libc::ENOSPC };
                 backend.fail_from_here(IoError::Failed(errno));
                 self.lanes.iter_mut().for_each(|lane| lane.is_blind = true);
-                self.writer.is_blind = true;
+                self.writers.iter_mut().for_each(|writer| writer.is_blind = true);
                 self.trouble = Trouble::Broken;
                 self.figures.broken += 1;
             }
@@ -214,7 +221,9 @@ impl<'a> Life<'a> {
             }
             false
         });
-        self.figures.full += usize::from(self.writer.go_on(&mut self.mount));
+        for writer in &mut self.writers {
+            self.figures.full += usize::from(writer.go_on(&mut self.mount));
+        }
     }
 
     /// A crash now, which keeps anything from what is durable up to all that was given.
