@@ -65,6 +65,8 @@ struct Out {
     reads: Option<Vec<u8>>,
     /// It is answered when it is durable.
     is_durable: bool,
+    /// Changes were refused when it began: if it fails, it was never begun.
+    is_refused: bool,
 }
 
 /// See the module's documentation.
@@ -80,6 +82,8 @@ pub struct Lane {
     out: Option<Out>,
     /// Writes have failed: reads may give what was there before.
     pub is_blind: bool,
+    /// Changes are refused, those that have begun too.
+    pub is_refused: bool,
     /// What it holds is not sure.
     is_lost: bool,
 }
@@ -127,6 +131,7 @@ impl Lane {
             held: Vec::new(),
             out: None,
             is_blind: false,
+            is_refused: false,
             is_lost: false,
         }
     }
@@ -146,8 +151,14 @@ impl Lane {
         let named = after.names.get(&slot).copied();
         // A file without a name is used too, while it is known.
         let file = named.or_else(|| self.held.last().copied());
-        let mut out =
-            Out { request: 0, after: State::default(), made: None, reads: None, is_durable: false };
+        let mut out = Out {
+            request: 0,
+            after: State::default(),
+            made: None,
+            reads: None,
+            is_durable: false,
+            is_refused: self.is_refused,
+        };
         let is_new = named.is_none() && random.chance(60);
         let request = match file {
             Some(file) if !is_new && random.chance(70) => {
@@ -322,14 +333,14 @@ impl Lane {
     /// Takes the answer, if there is one.
     pub fn end<B: Backend>(&mut self, mount: &mut Mount<B>, random: &mut Random) -> Option<End> {
         let answer = mount.answer(self.out.as_ref()?.request)?;
-        let Out { after, made, reads, is_durable, .. } = self.out.take()?;
+        let Out { after, made, reads, is_durable, is_refused, .. } = self.out.take()?;
         match answer {
             Err(errno) => {
                 let may_be = [libc::ENOSPC, libc::EIO, libc::EROFS];
                 assert!(may_be.contains(&errno), "an operation fails with {errno}");
-                // It may be done, and only not durable.
-                self.is_lost = is_durable;
-                return Some(if is_durable { End::Unsure } else { End::Failed });
+                // It may be done, and only not durable; or have been in the midst of it.
+                self.is_lost = is_durable || (self.is_refused && !is_refused);
+                return Some(if self.is_lost { End::Unsure } else { End::Failed });
             }
             Ok(Reply::Entry(entry)) => {
                 if let Some(file) = made {

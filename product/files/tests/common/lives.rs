@@ -173,12 +173,14 @@ impl<'a> Life<'a> {
             Trouble::None if self.random.chance(60) => {
                 backend.holds_changes = true;
                 self.mount.files.handle_space(true);
+                self.refuse(true);
                 self.trouble = Trouble::Space;
             }
             Trouble::None => {
                 let errno = if self.random.chance(50) { libc::EIO } else { libc::ENOSPC };
                 backend.fail_from_here(IoError::Failed(errno));
                 self.lanes.iter_mut().for_each(|lane| lane.is_blind = true);
+                self.refuse(true);
                 self.writers.iter_mut().for_each(|writer| writer.is_blind = true);
                 self.trouble = Trouble::Broken;
                 self.figures.broken += 1;
@@ -193,7 +195,12 @@ impl<'a> Life<'a> {
         self.mount.poll();
     }
 
+    fn refuse(&mut self, is_refused: bool) {
+        self.lanes.iter_mut().for_each(|lane| lane.is_refused = is_refused);
+    }
+
     fn end_shortage(&mut self) {
+        self.refuse(false);
         self.mount.backend.holds_changes = false;
         self.mount.files.handle_space(false);
         self.trouble = Trouble::None;
