@@ -279,6 +279,31 @@ impl Cache {
         }
     }
 
+    /// # Panics
+    /// If places, slots and counts do not say the same. `writing` has the sets that are out by block.
+    pub(crate) fn assert_invariants(&self, writing: &BlockMap<u32>) {
+        assert!(self.saved.is_empty(), "between two inputs no step is under way");
+        assert_eq!(self.places.len(), self.slots.len(), "each slot has its block");
+        let (mut dirty, mut listed) = (0, vec![false; self.slots.len()]);
+        self.changed.iter().for_each(|place| listed[*place] = true);
+        for block in writing.keys() {
+            assert!(self.places.contains_key(block), "block {block} is being written, so it stays");
+        }
+        for (place, slot) in self.slots.iter().enumerate() {
+            let block = slot.block;
+            assert_eq!(self.places.get(&block), Some(&place), "block {block} is where it is noted");
+            let sets = writing.get(&block).copied().unwrap_or(0);
+            assert_eq!(slot.writing, sets, "block {block} counts the sets it is in");
+            let is_listed = !slot.dirty || listed[place];
+            assert!(is_listed, "block {block} is changed, so it is listed");
+            dirty += usize::from(slot.dirty);
+        }
+        assert_eq!(dirty, self.dirty, "changed blocks are counted");
+        for block in &self.damaged {
+            assert!(!self.places.contains_key(block), "damaged block {block} is not in memory");
+        }
+    }
+
     fn save(&mut self, place: usize) {
         let slot = &mut self.slots[place];
         if slot.saved_by == self.attempt {

@@ -10,8 +10,8 @@
 //! - Blocks in here count as being written: nobody reads them from the volume.
 
 use crate::canary::{Canary, sings};
-use crate::files::{Files, Pending};
 use crate::io::{Change, Command, WRITE_BLOCKS_MAX};
+use crate::parts::{Parts, Purpose};
 use crate::space::Run;
 use crate::task::Task;
 use coulter::buffer::Buffer;
@@ -99,6 +99,17 @@ impl Gathered {
         self.runs.clear();
         self.count = 0;
     }
+
+    /// # Panics
+    /// If the runs do not say where the blocks of the buffer go, each block once.
+    pub(crate) fn assert_invariants(&self) {
+        let counted: u64 = self.runs.iter().map(|run| run.count).sum();
+        assert_eq!(counted, self.count as u64, "each block of the buffer has its place");
+        for (place, run) in self.runs.iter().enumerate() {
+            let is_apart = self.runs[..place].iter().all(|other| !other.overlaps(*run));
+            assert!(is_apart, "what is written last replaces what was there");
+        }
+    }
 }
 
 /// The ranges of a command that stores runs.
@@ -114,7 +125,7 @@ fn command(runs: &[Run], buffer: Buffer) -> Command {
     }
 }
 
-impl Files {
+impl Parts {
     /// Submits data of a task, or gathers it; then the buffer comes back, and the task need not wait.
     pub(crate) fn store(
         &mut self,
@@ -136,9 +147,9 @@ impl Files {
             return Some(buffer);
         }
         self.submit_gathered();
-        let sequence = self.order.issue(false);
-        let pending = Pending::Data { ticket: self.ticket(id), sequence };
-        let io = self.push_io(command(runs, buffer), pending);
+        let sequence = self.flushes.issue(false);
+        let purpose = Purpose::Data { ticket: self.desk.ticket(id), sequence };
+        let io = self.desk.give(command(runs, buffer), purpose);
         runs.iter().for_each(|run| self.traffic.add_write(io, *run));
         task.out += 1;
         None
@@ -149,14 +160,14 @@ impl Files {
         if self.traffic.gathered.is_empty() {
             return;
         }
-        let mut buffer = self.spare_buffer();
+        let mut buffer = self.sets.spare_buffer();
         let gathered = &mut self.traffic.gathered;
         buffer.set_length(gathered.blocks() * BLOCK_SIZE);
         buffer.copy_from_slice(gathered.data());
         let runs = gathered.runs().to_vec();
         gathered.clear();
-        let sequence = self.order.issue(false);
-        let io = self.push_io(command(&runs, buffer), Pending::Gathered { sequence });
+        let sequence = self.flushes.issue(false);
+        let io = self.desk.give(command(&runs, buffer), Purpose::Gathered { sequence });
         runs.iter().for_each(|run| self.traffic.add_write(io, *run));
     }
 }

@@ -30,17 +30,23 @@ pub mod canary;
 #[cfg(not(coulter_canary))]
 mod canary;
 mod create;
+pub mod desk;
 mod files;
+mod flushes;
 mod gather;
 mod grow;
+mod invariants;
 mod io;
 mod items;
+mod loads;
 mod locks;
 mod namespace;
+mod nodes;
 pub mod order;
+mod parts;
 mod request;
 mod served;
-mod set;
+mod sets;
 mod space;
 mod stop;
 mod task;
@@ -50,12 +56,13 @@ mod work;
 
 pub use coulter_format::files::{Inode, Time};
 pub use create::{CreateError, CreateOptions, create};
-pub use files::{Counters, Files, Options, Response, read_span};
+pub use files::{Files, Options};
 pub use grow::{EMPTY_BITMAP, FilesGrowth, grow};
 pub use io::{CHANGES_MAX, Change, Command, Io, IoError, WRITE_BLOCKS_MAX};
+pub use parts::Counters;
 pub use request::{
     AllocateMode, Attributes, Changes, Listed, Listing, Name, NewNode, RenameFlags, Reply, Request,
-    SetTime, Usage, Whence, XattrMode,
+    Response, SetTime, Usage, Whence, XattrMode, read_span,
 };
 pub use served::{Ending, FileService};
 

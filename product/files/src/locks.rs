@@ -1,7 +1,5 @@
 //! Which operation may change a file's blocks, while that takes more than one step.
 
-use std::collections::VecDeque;
-
 /// One lock for each file whose blocks an operation is changing.
 #[derive(Default)]
 pub(crate) struct Locks(Vec<Lock>);
@@ -39,10 +37,40 @@ impl Locks {
         }
     }
 
-    /// Gives up what a task has, and makes the tasks ready that waited for it.
-    pub(crate) fn unlock(&mut self, task: usize, ready: &mut VecDeque<usize>) {
+    /// Gives up what a task has, and wakes the tasks that waited for it.
+    pub(crate) fn unlock(&mut self, task: usize, mut wake: impl FnMut(usize)) {
         while let Some(place) = self.0.iter().position(|lock| lock.owner == task) {
-            ready.extend(self.0.swap_remove(place).waiting);
+            self.0.swap_remove(place).waiting.into_iter().for_each(&mut wake);
         }
+        assert!(self.0.iter().all(|lock| lock.owner != task), "it has no lock any more");
+    }
+
+    /// # Panics
+    /// If two tasks have the lock of one file, or one that has ended has one.
+    pub(crate) fn assert_invariants(&self, is_under_way: impl Fn(usize) -> bool) {
+        for (place, lock) in self.0.iter().enumerate() {
+            let Lock { inode, owner, .. } = lock;
+            assert!(is_under_way(*owner), "the lock of {inode} belongs to a task under way");
+            let again = self.0[..place].iter().any(|other| other.inode == *inode);
+            assert!(!again, "one task changes the blocks of {inode}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_task_has_the_lock_of_a_file_and_wakes_those_that_waited() {
+        let mut locks = Locks::default();
+        assert!(locks.lock(1, 70) && locks.lock(1, 70) && locks.lock(2, 71));
+        assert!(!locks.lock(3, 70), "another has it");
+        assert!(locks.must_wait(4, 70) && !locks.must_wait(1, 70) && !locks.must_wait(4, 72));
+        locks.assert_invariants(|task| task < 3);
+        let mut woken = Vec::new();
+        locks.unlock(1, |task| woken.push(task));
+        assert_eq!(woken, [3, 4]);
+        assert!(locks.lock(3, 70) && !locks.lock(3, 71));
     }
 }

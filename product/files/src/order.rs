@@ -23,6 +23,7 @@ impl Order {
     /// Gives the next sequence, to a command that is durable at completion if `fua`.
     pub fn issue(&mut self, fua: bool) -> u64 {
         self.issued += 1;
+        assert!(self.durable < self.issued, "nothing is durable that was not issued");
         self.out.push_back((self.issued, fua));
         self.issued
     }
@@ -50,6 +51,7 @@ impl Order {
         if fua && succeeded {
             self.durable = self.durable.max(sequence);
         }
+        assert!(self.durable <= self.issued, "nothing is durable that was not issued");
     }
 
     /// Commands that are not complete.
@@ -77,9 +79,22 @@ impl Order {
     /// The flush that was out has ended.
     pub fn end_flush(&mut self, succeeded: bool) {
         let covered = self.flushing.take().expect("a flush was out");
+        assert!(covered <= self.completed(), "a flush covers what had completed");
         if succeeded {
             self.durable = self.durable.max(covered);
         }
+    }
+
+    /// # Panics
+    /// If the commands that are out are not those with these sequences, or not so many flushes are.
+    pub fn assert_invariants(&self, sequences: impl Iterator<Item = u64>, flushes: usize) {
+        let mut sequences: Vec<u64> = sequences.collect();
+        sequences.sort_unstable();
+        let out: Vec<u64> = self.out.iter().map(|(sequence, _)| *sequence).collect();
+        assert_eq!(out, sequences, "each sequence that is not complete has its command");
+        assert_eq!(usize::from(self.flushing.is_some()), flushes, "one flush, and its command");
+        assert!(self.durable <= self.issued, "nothing is durable that was not issued");
+        assert!(out.last() <= Some(&self.issued), "nothing is out that was not issued");
     }
 }
 

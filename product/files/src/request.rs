@@ -2,6 +2,7 @@
 
 pub use crate::namespace::xattr::XattrMode;
 use coulter::buffer::Buffer;
+use coulter_format::BLOCK_SIZE;
 use coulter_format::files::{Inode, NAME_SIZE_MAX, Time};
 use std::ops::Range;
 
@@ -349,4 +350,22 @@ pub enum Reply {
     Offset(u64),
     Listing(Listing),
     Usage(Usage),
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Response {
+    /// Of which request.
+    pub id: u64,
+    /// What it gave, or an error number.
+    pub result: Result<Reply, i32>,
+    /// The buffer of a read or a write that failed; it is in the reply otherwise.
+    pub buffer: Buffer,
+}
+
+/// Bytes that a buffer must hold for a read of so many bytes from here on: whole blocks.
+pub fn read_span(offset: u64, length: u32) -> usize {
+    let end = offset.saturating_add(length.into());
+    let first = offset / BLOCK_SIZE as u64;
+    ((end.div_ceil(BLOCK_SIZE as u64) - first) as usize) * BLOCK_SIZE
 }

@@ -1,8 +1,7 @@
 //! What serves files to a mount: a file system on a volume, or something over a directory of the host.
 
-use crate::files::{Files, Response};
 use crate::io::{Io, IoError};
-use crate::request::Request;
+use crate::request::{Request, Response};
 use coulter::buffer::Buffer;
 use coulter_format::files::Time;
 use std::os::fd::BorrowedFd;
@@ -55,47 +54,5 @@ pub trait FileService {
     /// Whether so much is out that no more should be asked for until something completes.
     fn is_congested(&self) -> bool {
         false
-    }
-}
-
-impl FileService for Files {
-    fn handle_request(&mut self, id: u64, request: Request, now: Time) {
-        Files::handle_request(self, id, request, now);
-    }
-
-    fn handle_end(&mut self, id: u64, _ending: Ending, now: Time) {
-        Files::handle_request(self, id, Request::Sync, now);
-    }
-
-    fn forget(&mut self, inode: u64, lookups: u64) {
-        Files::forget(self, inode, lookups);
-    }
-
-    fn handle_time(&mut self, now_ns: u64) -> Option<u64> {
-        Files::handle_time(self, now_ns)
-    }
-
-    fn handle_space(&mut self, is_short: bool) {
-        Files::handle_space(self, is_short);
-    }
-
-    fn poll_io(&mut self) -> Option<Io> {
-        Files::poll_io(self)
-    }
-
-    fn handle_completion(&mut self, id: u32, result: Result<(), IoError>, buffer: Buffer) {
-        Files::handle_completion(self, id, result, buffer);
-    }
-
-    fn poll_response(&mut self) -> Option<Response> {
-        Files::poll_response(self)
-    }
-
-    fn is_quiet(&self) -> bool {
-        Files::is_quiet(self)
-    }
-
-    fn is_congested(&self) -> bool {
-        Files::is_congested(self)
     }
 }

@@ -34,3 +34,12 @@ impl From<Corrupt> for Stop {
 pub(crate) fn fail<T>(errno: i32) -> Step<T> {
     Err(Stop::Errno(errno))
 }
+
+/// How a step ended, once its stop was seen to.
+pub(crate) enum Settled<T> {
+    Done(Result<T, i32>),
+    /// It is to be done again at once.
+    Again,
+    /// It is to be done again later; that was seen to.
+    Later,
+}

@@ -1,8 +1,7 @@
 //! Operations under way.
 
 use crate::canary::{Canary, sings};
-use crate::files::{Response, read_span};
-use crate::request::{AllocateMode, Changes, Reply, Request};
+use crate::request::{AllocateMode, Changes, Reply, Request, Response, read_span};
 use coulter::buffer::Buffer;
 use coulter_format::files::Time;
 
@@ -71,13 +70,6 @@ impl Task {
             _ => buffer,
         }
     }
-}
-
-/// A task that waits for a command: its place, and which of the tasks that had it.
-#[derive(Clone, Copy)]
-pub(crate) struct Ticket {
-    pub(crate) task: usize,
-    pub(crate) generation: u64,
 }
 
 /// What an operation does, and how far it is.

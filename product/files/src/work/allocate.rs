@@ -6,9 +6,9 @@
 
 use super::edges::{ends, tail};
 use super::settle;
-use crate::files::Files;
 use crate::items::RUNS_MAX;
 use crate::namespace::tree::clear_privileges;
+use crate::parts::Parts;
 use crate::request::{AllocateMode, Reply};
 use crate::space::Run;
 use crate::stop::{Step, Stop, fail};
@@ -36,7 +36,7 @@ struct Advance {
     is_done: bool,
 }
 
-impl Files {
+impl Parts {
     pub(crate) fn run_allocate(
         &mut self,
         id: usize,

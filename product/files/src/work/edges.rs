@@ -5,7 +5,7 @@
 //! the file grows, and nobody sees a difference until then.
 
 use super::settle;
-use crate::files::Files;
+use crate::parts::Parts;
 use crate::space::Run;
 use crate::stop::{Step, Stop};
 use crate::task::{Edge, Progress, Task};
@@ -15,7 +15,7 @@ use coulter_format::BLOCK_SIZE;
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 
-impl Files {
+impl Parts {
     /// Makes bytes behind the end of a file zero, one edge after the other. The task has to own the file's lock. `Yields` when
     /// nothing is left to be done.
     pub(crate) fn run_edges(
@@ -57,14 +57,14 @@ impl Files {
 
     /// What lies behind the end of a file is nobody's only once the set that moved the end is submitted.
     pub(crate) fn submit_shrinking(&mut self) {
-        if self.has_shrunk {
+        if self.sets.has_shrunk() {
             self.submit_set(false);
         }
     }
 
     /// What was changed before an overwrite goes first.
     pub(crate) fn submit_before_overwrite(&mut self) {
-        if self.is_ordered {
+        if self.sets.is_ordered() {
             self.submit_set(false);
         }
     }

@@ -2,10 +2,11 @@
 
 use super::settle;
 use crate::canary::{Canary, sings};
-use crate::files::{Files, Settled};
 use crate::namespace::tree::is_directory;
 use crate::namespace::{Namespace, Place};
+use crate::parts::Parts;
 use crate::request::{Attributes, Listed, Listing, Reply, Request, Usage, Whence};
+use crate::stop::Settled;
 use crate::stop::{Step, fail};
 use crate::task::{Progress, Task};
 use crate::traffic::Traffic;
@@ -21,7 +22,7 @@ const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 const KIND_DIRECTORY: u8 = 4;
 
-impl Files {
+impl Parts {
     pub(crate) fn run_meta(
         &mut self,
         id: usize,
@@ -54,7 +55,7 @@ impl Files {
                 let place = Place { directory: *directory, name };
                 let progress = self.entry(id, true, |tree, _| tree.link(*inode, place, now));
                 if let Progress::Ends(Ok(_)) = progress {
-                    self.let_live(*inode);
+                    self.nodes.let_live(*inode);
                 }
                 progress
             }
@@ -158,7 +159,7 @@ impl Files {
         if changes {
             self.note_change();
         }
-        self.know(found.number);
+        self.nodes.know(found.number);
         Progress::Ends(Ok(Reply::Entry(found)))
     }
 
@@ -213,7 +214,7 @@ impl Files {
         if !waits {
             let counted = listing.entries.iter().filter(|entry| entry.cookie > COOKIE_PARENT);
             let counted = counted.filter(|entry| entry.attributes.is_some());
-            counted.for_each(|entry| self.know(entry.inode));
+            counted.for_each(|entry| self.nodes.know(entry.inode));
         }
         !waits
     }

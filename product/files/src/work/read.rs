@@ -1,8 +1,8 @@
 //! Reading: pieces of a file into one buffer.
 
 use super::settle;
-use crate::files::Files;
 use crate::items::Segment;
+use crate::parts::Parts;
 use crate::request::Reply;
 use crate::space::Run;
 use crate::stop::{Step, Stop, fail};
@@ -16,7 +16,7 @@ use std::ops::Range;
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 
-impl Files {
+impl Parts {
     /// Reads; if it is a copy, gives the write that follows.
     pub(crate) fn run_read(
         &mut self,

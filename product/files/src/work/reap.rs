@@ -1,8 +1,8 @@
 //! What nobody needs goes: inodes without names, and blocks behind the end of a file.
 
 use super::settle;
-use crate::files::Files;
 use crate::items::{BLOCKS_END, RUNS_MAX};
+use crate::parts::Parts;
 use crate::request::Reply;
 use crate::stop::Step;
 use crate::task::Progress;
@@ -11,7 +11,7 @@ use crate::tree::Tree;
 /// Orphans that are looked up at a time.
 const ORPHANS_MAX: usize = 64;
 
-impl Files {
+impl Parts {
     pub(crate) fn run_reap(&mut self, id: usize, inode: u64) -> Progress {
         if !self.locks.lock(id, inode) {
             return Progress::Waits;

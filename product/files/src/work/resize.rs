@@ -5,10 +5,10 @@
 
 use super::edges::tail;
 use super::settle;
-use crate::files::Files;
 use crate::items::{BLOCKS_END, RUNS_MAX};
 use crate::namespace::Namespace;
 use crate::namespace::tree::clear_privileges;
+use crate::parts::Parts;
 use crate::request::Reply;
 use crate::stop::{Step, fail};
 use crate::task::{Edge, Progress, Resize, Task};
@@ -18,7 +18,7 @@ use coulter_format::files::{FILE_SIZE_MAX, Inode, Time};
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 
-impl Files {
+impl Parts {
     pub(crate) fn run_resize(
         &mut self,
         id: usize,
@@ -50,7 +50,7 @@ impl Files {
         self.make_room();
         let is_done = settle!(self.step(id, |tree, _| { apply(tree, number, size, resize, now) }));
         self.note_change();
-        self.has_shrunk = true;
+        self.sets.note_shrink();
         if !is_done {
             resize.drains = true;
             return Progress::Yields;

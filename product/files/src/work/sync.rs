@@ -1,10 +1,10 @@
 //! Durability: the open set goes out, and what was submitted up to then becomes durable.
 
-use crate::files::Files;
+use crate::parts::Parts;
 use crate::request::Reply;
 use crate::task::{Progress, Task};
 
-impl Files {
+impl Parts {
     pub(crate) fn run_sync(
         &mut self,
         id: usize,
@@ -13,22 +13,19 @@ impl Files {
     ) -> Progress {
         let wanted = *target.get_or_insert_with(|| {
             self.submit_set(true);
-            self.order.issued()
+            self.flushes.order().issued()
         });
-        if self.failed.is_some() {
+        if self.health.has_failed() {
             return Progress::Ends(Err(libc::EIO));
         }
-        if self.order.is_durable(wanted) {
+        if self.flushes.order().is_durable(wanted) {
             // A write that was to be durable has its answer with it.
             return Progress::Ends(Ok(task.reply.take().unwrap_or(Reply::Done)));
         }
-        if self.is_short_of_space {
+        if self.health.is_short_of_space() {
             return Progress::Ends(Err(libc::ENOSPC));
         }
-        if !self.waiting_for_flush.contains(&id) {
-            self.waiting_for_flush.push(id);
-        }
-        self.flush_is_due = true;
+        self.flushes.wait(id, wanted);
         Progress::Waits
     }
 }

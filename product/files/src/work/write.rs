@@ -7,10 +7,10 @@
 use super::edges::tail;
 use super::settle;
 use crate::canary::{Canary, sings};
-use crate::files::Files;
 use crate::io::WRITE_BLOCKS_MAX;
 use crate::items::Segment;
 use crate::namespace::tree::clear_privileges;
+use crate::parts::Parts;
 use crate::request::Reply;
 use crate::space::Run;
 use crate::stop::{Step, Stop, fail};
@@ -62,7 +62,7 @@ impl Write {
     }
 }
 
-impl Files {
+impl Parts {
     pub(crate) fn run_write(&mut self, id: usize, task: &mut Task, write: &mut Write) -> Progress {
         if write.length == 0 {
             return Progress::Ends(Ok(Reply::Written(0, std::mem::take(&mut write.payload))));
@@ -149,12 +149,12 @@ impl Files {
             self.split_size(id, inode, plan.size, changed.end);
         }
         write.done += (changed.end - part.start) as usize;
-        self.locks.unlock(id, &mut self.ready);
+        self.unlock(id);
         Progress::Yields
     }
 }
 
-impl Files {
+impl Parts {
     /// The mistake of its name: the blocks first, and the size with the next set.
     fn split_size(&mut self, id: usize, number: u64, before: u64, after: u64) {
         for size in [before, before.max(after)] {

@@ -142,6 +142,7 @@ impl Workload {
         for _ in 0..count {
             self.mount.complete_one();
             self.take_answers();
+            self.mount.files.assert_invariants();
         }
     }
 

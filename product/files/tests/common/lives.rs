@@ -139,6 +139,7 @@ impl<'a> Life<'a> {
             _ => {}
         }
         self.take_answers();
+        self.mount.files.assert_invariants();
         if self.random.below(1000) < self.cuts_per_thousand {
             self.cut();
         }

@@ -1,11 +1,15 @@
 //! The open set: changes of nodes that go to the volume together.
+//!
+//! # Invariants
+//! - A set holds every change that was made since the one before, and no more blocks than is atomic.
+//! - What was overwritten, and what lies behind the end of a file that became shorter, is not touched before
+//!   the set with the changes before it is submitted.
 
 use crate::canary::{Canary, sings};
-use crate::files::{Files, Pending};
 use crate::gather;
 use crate::io::{CHANGES_MAX, Change, Command, WRITE_BLOCKS_MAX};
+use crate::parts::{Parts, Purpose};
 use crate::space::Run;
-use crate::task::Work;
 use coulter::buffer::Buffer;
 use coulter_format::BLOCK_SIZE;
 
@@ -20,7 +24,74 @@ const LEAF: u64 = 512;
 /// Buffers for sets that are kept.
 const SPARE_MAX: usize = 4;
 
-impl Files {
+/// What is known of the open set beside its blocks.
+#[derive(Default)]
+pub(crate) struct Sets {
+    /// It holds more than times: what is overwritten must not come before it.
+    is_ordered: bool,
+    /// A file was made shorter in it: what lies behind its end is not nobody's yet.
+    has_shrunk: bool,
+    oldest_change_ns: Option<u64>,
+    /// Buffers for sets and for gathered data.
+    spare: Vec<Buffer>,
+}
+
+impl Sets {
+    /// The step that was done counts.
+    pub(crate) fn note_change(&mut self, now_ns: u64) {
+        self.is_ordered = true;
+        self.oldest_change_ns.get_or_insert(now_ns);
+    }
+
+    /// A file was made shorter.
+    pub(crate) fn note_shrink(&mut self) {
+        assert!(self.is_ordered, "a new size counts");
+        self.has_shrunk = true;
+    }
+
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    pub(crate) fn has_shrunk(&self) -> bool {
+        self.has_shrunk
+    }
+
+    /// Since when a change has waited.
+    pub(crate) fn oldest_change_ns(&self) -> Option<u64> {
+        self.oldest_change_ns
+    }
+
+    /// How long a change has waited; there is one.
+    pub(crate) fn age_ns(&mut self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(*self.oldest_change_ns.get_or_insert(now_ns))
+    }
+
+    /// It was submitted: the next one begins.
+    fn begin(&mut self) {
+        (self.is_ordered, self.has_shrunk, self.oldest_change_ns) = (false, false, None);
+    }
+
+    /// A buffer for a command with as much data as there may be.
+    pub(crate) fn spare_buffer(&mut self) -> Buffer {
+        self.spare.pop().unwrap_or_else(|| Buffer::zeroed(WRITE_BLOCKS_MAX * BLOCK_SIZE))
+    }
+
+    pub(crate) fn give_spare(&mut self, buffer: Buffer) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// # Panics
+    /// If it says something that the blocks of the set do not.
+    pub(crate) fn assert_invariants(&self) {
+        assert!(!self.has_shrunk || self.is_ordered, "a new size counts");
+        assert!(self.spare.len() <= SPARE_MAX, "few buffers are kept");
+    }
+}
+
+impl Parts {
     /// Makes sure that the set has room for what one more step changes.
     pub(crate) fn make_room(&mut self) {
         if self.tree().cache.dirty_count() + STEP_BLOCKS_MAX >= SET_BLOCKS_MAX {
@@ -28,16 +99,9 @@ impl Files {
         }
     }
 
-    /// Whether there are changes that were not submitted.
-    pub(crate) fn has_changes(&mut self) -> bool {
-        let is_gathered = !self.traffic.gathered.is_empty();
-        let tree = self.tree();
-        is_gathered || tree.cache.dirty_count() > 0 || tree.space.holds_any()
-    }
-
     /// Submits the open set, if there is anything in it.
     pub(crate) fn submit_set(&mut self, fua: bool) {
-        if !self.has_changes() || self.failed.is_some() {
+        if !self.has_changes() || self.health.has_failed() {
             return;
         }
         if sings(Canary::DiscardBeforeSet) {
@@ -52,7 +116,7 @@ impl Files {
             self.submit_gathered();
         }
         let count = nodes + self.traffic.gathered.blocks();
-        let mut buffer = self.spare_buffer();
+        let mut buffer = self.sets.spare_buffer();
         buffer.set_length(count * BLOCK_SIZE);
         let tree = self.tree();
         tree.superblock.set_count += 1;
@@ -76,16 +140,14 @@ impl Files {
         let later = add_discards(&mut changes, self.tree().space.take_held());
         self.counters.sets += 1;
         self.counters.set_blocks += nodes as u64;
-        let sequence = self.order.issue(fua);
+        let sequence = self.flushes.issue(fua);
         let command = Command::WriteMany { changes, buffer, fua };
-        let io = self.push_io(command, Pending::Set { sequence, blocks });
+        let io = self.desk.give(command, Purpose::Set { sequence, blocks });
         data.iter().for_each(|run| self.traffic.add_write(io, *run));
         for run in later {
             self.push_discard(run);
         }
-        self.is_ordered = false;
-        self.has_shrunk = false;
-        self.oldest_change_ns = None;
+        self.sets.begin();
     }
 
     /// Whether what is gathered fits into a set of so many nodes. The set may free blocks of it.
@@ -101,9 +163,9 @@ impl Files {
     /// Discards blocks that no file has.
     fn push_discard(&mut self, run: Run) -> u32 {
         self.submit_gathered();
-        let sequence = self.order.issue(false);
+        let sequence = self.flushes.issue(false);
         let command = Command::Discard { block: run.block, count: run.count };
-        self.push_io(command, Pending::Discard { sequence })
+        self.desk.give(command, Purpose::Discard { sequence })
     }
 
     /// Discards blocks that a file has got, and that read as zeros from now on. They count as being
@@ -112,55 +174,6 @@ impl Files {
         let io = self.push_discard(run);
         if !sings(Canary::ZerosReadEarly) {
             self.traffic.add_write(io, run);
-        }
-    }
-
-    /// A set or a discard is complete.
-    pub(crate) fn handle_set_written(&mut self, blocks: &[u64], buffer: Buffer) {
-        self.tree().cache.handle_written(blocks);
-        self.give_spare(buffer);
-    }
-
-    /// A buffer for a command with as much data as there may be.
-    pub(crate) fn spare_buffer(&mut self) -> Buffer {
-        self.spare.pop().unwrap_or_else(|| Buffer::zeroed(WRITE_BLOCKS_MAX * BLOCK_SIZE))
-    }
-
-    pub(crate) fn give_spare(&mut self, buffer: Buffer) {
-        if self.spare.len() < SPARE_MAX {
-            self.spare.push(buffer);
-        }
-    }
-
-    /// Takes in if the volume lacks space beneath it: requests that wait for durability are
-    /// refused then.
-    pub fn handle_space(&mut self, is_short: bool) {
-        if std::mem::replace(&mut self.is_short_of_space, is_short) != is_short && is_short {
-            self.pump_flush();
-            self.run_ready();
-        }
-    }
-
-    /// Begins a flush if somebody waits for one, and lets those go on who have what they waited for.
-    pub(crate) fn pump_flush(&mut self) {
-        let mut target = None;
-        let mut waiting = std::mem::take(&mut self.waiting_for_flush);
-        waiting.retain(|id| {
-            let task = self.tasks[*id].as_ref();
-            let Some(Work::Sync(Some(wanted))) = task.map(|task| &task.work) else { return false };
-            let is_refused = self.failed.is_some() || self.is_short_of_space;
-            if is_refused || self.order.is_durable(*wanted) {
-                self.ready.push_back(*id);
-                return false;
-            }
-            target = Some(target.map_or(*wanted, |least: u64| least.min(*wanted)));
-            true
-        });
-        self.waiting_for_flush = waiting;
-        if let Some(target) = target
-            && self.order.begin_flush(target)
-        {
-            self.push_io(Command::Flush, Pending::Flush);
         }
     }
 }
