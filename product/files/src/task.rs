@@ -4,6 +4,7 @@ use crate::canary::{Canary, sings};
 use crate::request::{AllocateMode, Changes, Reply, Request, Response, read_span};
 use coulter::buffer::Buffer;
 use coulter_format::files::Time;
+use std::ops::Range;
 
 /// An operation, and what it waits for.
 pub(crate) struct Task {
@@ -123,14 +124,14 @@ impl Work {
                     done: 0,
                     kills_privileges,
                     sync,
-                    edges: None,
+                    behind: None,
                 })
             }
             Request::Change { inode, changes } if changes.size.is_some() => Work::Resize(Resize {
                 inode,
                 size: changes.size.unwrap_or(0),
                 changes,
-                edges: None,
+                behind: None,
                 drains: false,
             }),
             Request::Allocate { inode, offset, length, mode } => Work::Allocate(Allocate {
@@ -138,7 +139,7 @@ impl Work {
                 offset,
                 length,
                 mode,
-                edges: None,
+                behind: None,
                 visible: Vec::new(),
                 is_punched: false,
                 next: 0,
@@ -200,14 +201,14 @@ pub(crate) struct Write {
     pub(crate) done: usize,
     pub(crate) kills_privileges: bool,
     pub(crate) sync: bool,
-    pub(crate) edges: Option<Vec<Edge>>,
+    pub(crate) behind: Option<Behind>,
 }
 
 pub(crate) struct Resize {
     pub(crate) inode: u64,
     pub(crate) changes: Changes,
     pub(crate) size: u64,
-    pub(crate) edges: Option<Vec<Edge>>,
+    pub(crate) behind: Option<Behind>,
     /// It was done, and blocks are still to go.
     pub(crate) drains: bool,
 }
@@ -217,7 +218,7 @@ pub(crate) struct Allocate {
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) mode: AllocateMode,
-    pub(crate) edges: Option<Vec<Edge>>,
+    pub(crate) behind: Option<Behind>,
     pub(crate) visible: Vec<Edge>,
     pub(crate) is_punched: bool,
     /// The next block to be allocated.
@@ -232,6 +233,21 @@ pub(crate) struct Edge {
     pub(crate) block: u64,
     pub(crate) from: usize,
     pub(crate) to: usize,
+}
+
+/// What lies behind the end of a file and becomes zero before the file grows: nobody sees it until then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Behind {
+    /// In its last block.
+    pub(crate) edge: Option<Edge>,
+    /// In whole blocks that the file has there: of these, which still have to be looked at.
+    pub(crate) blocks: Range<u64>,
+}
+
+impl Behind {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.edge.is_none() && self.blocks.is_empty()
+    }
 }
 
 /// How an operation goes on.

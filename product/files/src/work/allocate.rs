@@ -4,7 +4,7 @@
 //! when a crash came between a set and its discards: so new blocks are discarded before the set that
 //! refers to them.
 
-use super::edges::{ends, tail};
+use super::edges::{behind, ends};
 use super::settle;
 use crate::items::RUNS_MAX;
 use crate::namespace::tree::clear_privileges;
@@ -12,7 +12,7 @@ use crate::parts::Parts;
 use crate::request::{AllocateMode, Reply};
 use crate::space::Run;
 use crate::stop::{Step, Stop, fail};
-use crate::task::{Allocate, Edge, Progress, Task};
+use crate::task::{Allocate, Behind, Edge, Progress, Task};
 use crate::traffic::Traffic;
 use crate::tree::Tree;
 use coulter::buffer::Buffer;
@@ -50,14 +50,14 @@ impl Parts {
         if let Some(errno) = task.failed {
             return Progress::Ends(Err(errno));
         }
-        if work.edges.is_none() {
+        if work.behind.is_none() {
             let (hidden, visible) = settle!(self.step(id, |tree, _| edges(tree, work)));
-            (work.edges, work.visible) = (Some(hidden), visible);
+            (work.behind, work.visible) = (Some(hidden), visible);
             work.next = work.offset / SIZE;
         }
-        let mut edges = work.edges.take().unwrap_or_default();
-        let progress = self.run_edges(id, task, number, &mut edges);
-        work.edges = Some(edges);
+        let mut behind = work.behind.take().unwrap_or_default();
+        let progress = self.run_behind(id, task, number, &mut behind);
+        work.behind = Some(behind);
         match progress {
             Progress::Yields if task.out > 0 => return Progress::Waits,
             Progress::Yields => {}
@@ -164,7 +164,7 @@ fn advance(tree: &mut Tree, traffic: &Traffic, work: &Allocate, now: Time) -> St
 }
 
 /// Parts of blocks that become zero: where nobody sees it, and where it is what was asked for.
-fn edges(tree: &mut Tree, work: &Allocate) -> Step<(Vec<Edge>, Vec<Edge>)> {
+fn edges(tree: &mut Tree, work: &Allocate) -> Step<(Behind, Vec<Edge>)> {
     let inode: Inode = tree.inode(work.inode)?;
     match inode.mode & libc::S_IFMT {
         libc::S_IFREG => {}
@@ -194,8 +194,11 @@ fn edges(tree: &mut Tree, work: &Allocate) -> Step<(Vec<Edge>, Vec<Edge>)> {
         AllocateMode::Allocate { .. } => Vec::new(),
         _ => ends(work.offset, end),
     };
-    let hidden = if grows { tail(tree, work.inode, inode.size)? } else { None };
-    Ok((hidden.into_iter().collect(), visible))
+    let hidden = match grows {
+        true => behind(tree, work.inode, inode.size, end.div_ceil(SIZE))?,
+        false => Behind::default(),
+    };
+    Ok((hidden, visible))
 }
 
 fn touch(tree: &mut Tree, number: u64, now: Time, change: impl FnOnce(&mut Inode)) -> Step<()> {

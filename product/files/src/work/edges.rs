@@ -8,24 +8,25 @@ use super::settle;
 use crate::parts::Parts;
 use crate::space::Run;
 use crate::stop::{Step, Stop};
-use crate::task::{Edge, Progress, Task};
+use crate::task::{Behind, Edge, Progress, Task};
 use crate::tree::Tree;
 use coulter::buffer::Buffer;
 use coulter_format::BLOCK_SIZE;
+use std::ops::Range;
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 
 impl Parts {
-    /// Makes bytes behind the end of a file zero, one edge after the other. The task has to own the file's lock. `Yields` when
-    /// nothing is left to be done.
-    pub(crate) fn run_edges(
+    /// Makes zero what lies behind the end of a file, bit by bit. The task has to own the file's lock.
+    /// `Yields` when nothing is left to be done.
+    pub(crate) fn run_behind(
         &mut self,
         id: usize,
         task: &mut Task,
         inode: u64,
-        edges: &mut Vec<Edge>,
+        behind: &mut Behind,
     ) -> Progress {
-        while let Some(edge) = edges.last().copied() {
+        if let Some(edge) = behind.edge {
             if let Some(errno) = task.failed {
                 return Progress::Ends(Err(errno));
             }
@@ -38,20 +39,27 @@ impl Parts {
                     _ => Ok(block),
                 }
             }));
-            let Some(block) = place else {
-                edges.pop();
-                continue;
-            };
-            let Some(held) = task.old.iter().position(|(other, _)| *other == block) else {
-                self.fetch(id, task, Run { block, count: 1 }, Buffer::zeroed(BLOCK_SIZE));
-                return Progress::Waits;
-            };
-            let (_, mut buffer) = task.old.swap_remove(held);
-            buffer[edge.from..edge.to].fill(0);
-            self.submit_shrinking();
-            self.store(id, task, &[Run { block, count: 1 }], buffer);
-            edges.pop();
+            if let Some(block) = place {
+                let Some(held) = task.old.iter().position(|(other, _)| *other == block) else {
+                    self.fetch(id, task, Run { block, count: 1 }, Buffer::zeroed(BLOCK_SIZE));
+                    return Progress::Waits;
+                };
+                let (_, mut buffer) = task.old.swap_remove(held);
+                buffer[edge.from..edge.to].fill(0);
+                self.submit_shrinking();
+                self.store(id, task, &[Run { block, count: 1 }], buffer);
+            }
+            behind.edge = None;
         }
+        while !behind.blocks.is_empty() {
+            let blocks = behind.blocks.clone();
+            let found = settle!(self.step(id, |tree, _| next_run(tree, inode, blocks.clone())));
+            let Some((first, run)) = found else { break };
+            self.submit_shrinking();
+            self.push_zeros(run);
+            behind.blocks.start = first + run.count;
+        }
+        behind.blocks = 0..0;
         Progress::Yields
     }
 
@@ -70,14 +78,32 @@ impl Parts {
     }
 }
 
-/// What lies behind the end of a file in its last block, which is to be zero when the file grows.
-pub(crate) fn tail(tree: &mut Tree, inode: u64, size: u64) -> Step<Option<Edge>> {
+/// What is to be zero before a file of this size grows to have something from block `end` on.
+///
+/// Its last block may hold bytes behind the end. And blocks that were allocated behind the end may hold
+/// what a write brought there whose set a crash took away.
+pub(crate) fn behind(tree: &mut Tree, inode: u64, size: u64, end: u64) -> Step<Behind> {
     let from = (size % SIZE) as usize;
     let block = size / SIZE;
-    if from == 0 || tree.mapped(inode, block)?.is_none() {
+    let has_edge = from > 0 && tree.mapped(inode, block)?.is_some();
+    let edge = has_edge.then_some(Edge { block, from, to: BLOCK_SIZE });
+    let first = size.div_ceil(SIZE);
+    let next = if first < end { tree.next_mapped(inode, first)? } else { None };
+    let blocks = next.map_or(0..0, |next| next..end.max(next));
+    Ok(Behind { edge, blocks })
+}
+
+/// The next blocks that a file has among these: the first one's number in it, and where they are.
+fn next_run(tree: &mut Tree, inode: u64, blocks: Range<u64>) -> Step<Option<(u64, Run)>> {
+    let Some(first) = tree.next_mapped(inode, blocks.start)?.filter(|at| *at < blocks.end) else {
         return Ok(None);
-    }
-    Ok(Some(Edge { block, from, to: BLOCK_SIZE }))
+    };
+    let mut segments = Vec::new();
+    tree.segments(inode, first, blocks.end - first, &mut segments)?;
+    Ok(segments.iter().find_map(|segment| {
+        let run = Run { block: segment.block?, count: segment.count };
+        Some((segment.first, run))
+    }))
 }
 
 /// The parts of blocks at both ends of a range.

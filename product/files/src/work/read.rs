@@ -131,7 +131,7 @@ fn finish(task: &mut Task, read: &mut Read, range: Range<usize>) -> (Progress, O
         done: 0,
         kills_privileges: true,
         sync: false,
-        edges: None,
+        behind: None,
     };
     (Progress::Waits, Some(write))
 }

@@ -3,7 +3,7 @@
 //! The new size is there at once. When more blocks are behind it than one step takes away, the inode
 //! becomes an orphan of them, and nobody changes its blocks until they are gone.
 
-use super::edges::tail;
+use super::edges::behind;
 use super::settle;
 use crate::items::{BLOCKS_END, RUNS_MAX};
 use crate::namespace::Namespace;
@@ -11,7 +11,7 @@ use crate::namespace::tree::clear_privileges;
 use crate::parts::Parts;
 use crate::request::Reply;
 use crate::stop::{Step, fail};
-use crate::task::{Edge, Progress, Resize, Task};
+use crate::task::{Behind, Progress, Resize, Task};
 use crate::tree::Tree;
 use coulter_format::BLOCK_SIZE;
 use coulter_format::files::{FILE_SIZE_MAX, Inode, Time};
@@ -35,13 +35,12 @@ impl Parts {
         if resize.drains {
             return self.drain(id, number, size.div_ceil(SIZE));
         }
-        if resize.edges.is_none() {
-            let edge = settle!(self.step(id, |tree, _| edge(tree, number, size)));
-            resize.edges = Some(edge.into_iter().collect());
+        if resize.behind.is_none() {
+            resize.behind = Some(settle!(self.step(id, |tree, _| grows_over(tree, number, size))));
         }
-        let mut edges = resize.edges.take().unwrap_or_default();
-        let progress = self.run_edges(id, task, number, &mut edges);
-        resize.edges = Some(edges);
+        let mut behind = resize.behind.take().unwrap_or_default();
+        let progress = self.run_behind(id, task, number, &mut behind);
+        resize.behind = Some(behind);
         match progress {
             Progress::Yields if task.out > 0 => return Progress::Waits,
             Progress::Yields => {}
@@ -72,7 +71,7 @@ impl Parts {
     }
 }
 
-fn edge(tree: &mut Tree, number: u64, size: u64) -> Step<Option<Edge>> {
+fn grows_over(tree: &mut Tree, number: u64, size: u64) -> Step<Behind> {
     let inode: Inode = tree.inode(number)?;
     match inode.mode & libc::S_IFMT {
         libc::S_IFREG => {}
@@ -82,7 +81,10 @@ fn edge(tree: &mut Tree, number: u64, size: u64) -> Step<Option<Edge>> {
     if size > FILE_SIZE_MAX {
         return fail(libc::EFBIG);
     }
-    if size > inode.size { tail(tree, number, inode.size) } else { Ok(None) }
+    if size <= inode.size {
+        return Ok(Behind::default());
+    }
+    behind(tree, number, inode.size, size.div_ceil(SIZE))
 }
 
 fn apply(tree: &mut Tree, number: u64, size: u64, resize: &Resize, now: Time) -> Step<bool> {

@@ -4,7 +4,7 @@
 //! in place goes behind the changes that came before it. The step that changes the tree and the commands
 //! with the data are one: no set can come between them.
 
-use super::edges::tail;
+use super::edges::behind;
 use super::settle;
 use crate::canary::{Canary, sings};
 use crate::io::WRITE_BLOCKS_MAX;
@@ -14,7 +14,7 @@ use crate::parts::Parts;
 use crate::request::Reply;
 use crate::space::Run;
 use crate::stop::{Step, Stop, fail};
-use crate::task::{Edge, Progress, Task, Write};
+use crate::task::{Behind, Progress, Task, Write};
 use crate::traffic::Traffic;
 use crate::tree::Tree;
 use coulter::buffer::Buffer;
@@ -42,8 +42,8 @@ struct Plan {
     fetch: Vec<(u64, u64)>,
     /// The same, whose bytes are at hand: host block, and what will be there.
     gathered: Vec<(u64, Box<Block>)>,
-    /// Bytes that become zero, for the file grows behind them.
-    tail: Option<Edge>,
+    /// What becomes zero, for the file grows behind it.
+    behind: Behind,
     /// Whether it changes bytes that a reader sees now.
     overwrites: bool,
     /// It does, and has new blocks or a new size too: then what it changes goes to other places, and
@@ -98,21 +98,17 @@ impl Parts {
         let (inode, part) = (write.inode, write.part());
         let plan = settle!(self.step(id, |tree, traffic| plan(tree, traffic, inode, part, task)));
         let needs_lock = !(plan.fetch.is_empty() && plan.gathered.is_empty());
-        if write.edges.is_none() {
-            write.edges = Some(plan.tail.into_iter().collect());
-        }
-        let mut edges = write.edges.take().unwrap_or_default();
-        if !edges.is_empty() || needs_lock {
+        let mut behind = write.behind.take().unwrap_or_else(|| plan.behind.clone());
+        if !behind.is_empty() || needs_lock {
             if !self.locks.lock(id, inode) {
-                write.edges = Some(edges);
                 return Progress::Waits;
             }
             // Nobody changes the file's blocks from here on.
             for (block, data) in &plan.gathered {
                 task.old.push((*block, Buffer::copied_from(&data[..])));
             }
-            let progress = self.run_edges(id, task, inode, &mut edges);
-            write.edges = Some(edges);
+            let progress = self.run_behind(id, task, inode, &mut behind);
+            write.behind = Some(behind);
             match progress {
                 Progress::Yields if task.out > 0 => return Progress::Waits,
                 Progress::Yields => {}
@@ -126,7 +122,7 @@ impl Parts {
                 return Progress::Waits;
             }
         }
-        write.edges = Some(Vec::new());
+        write.behind = Some(Behind::default());
         if plan.overwrites && !plan.is_mixed {
             self.submit_before_overwrite();
         }
@@ -201,13 +197,16 @@ fn plan(tree: &mut Tree, traffic: &Traffic, number: u64, part: Part, task: &Task
         fetch.push((block, host));
     }
     let grows_behind = part.start > size && size / SIZE < part.first;
-    let tail = if grows_behind { tail(tree, number, size)? } else { None };
+    let behind = match grows_behind {
+        true => behind(tree, number, size, part.first)?,
+        false => Behind::default(),
+    };
     let mut segments = Vec::new();
     tree.segments(number, part.first, part.last + 1 - part.first, &mut segments)?;
     let overwrites = part.start < size && segments.iter().any(|segment| segment.block.is_some());
     let has_holes = segments.iter().any(|segment| segment.block.is_none());
     let is_mixed = overwrites && (has_holes || part.end > size);
-    Ok(Plan { fetch, gathered, tail, overwrites, is_mixed, size })
+    Ok(Plan { fetch, gathered, behind, overwrites, is_mixed, size })
 }
 
 /// What a step did to the tree, and where the data goes.
