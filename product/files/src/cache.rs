@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - A block that was changed since the last set, or is being written, stays.
-//! - Between [`Cache::begin`] and [`Cache::commit`], [`Cache::roll_back`] undoes every change: a step
-//!   that finds a block missing, or fails, leaves no trace.
+//! - Between [`Cache::begin`] and [`Cache::commit`], [`Cache::roll_back`] undoes every change: a
+//!   step that finds a block missing, or fails, leaves no trace.
 //! - A block that was loaded stays until some step has come to its end: else steps that need more
 //!   blocks than there is room for would take them from each other, or from themselves, for ever.
 //! - A block that was freed is not written any more, whatever it held.
@@ -33,6 +33,11 @@ impl Hasher for BlockHasher {
 }
 
 pub(crate) type BlockMap<T> = HashMap<u64, T, BuildHasherDefault<BlockHasher>>;
+
+/// Slots that are passed by for having been used when one is looked for that can be let go. The
+/// next one that need not stay goes then, used or not: no step waits for a look at all of a large
+/// cache.
+const PASSED_MAX: usize = 64;
 
 struct Slot {
     block: u64,
@@ -75,6 +80,9 @@ pub(crate) struct Cache {
     damaged: Vec<u64>,
     /// A block that could not be read just now, and the error number.
     failed_load: Option<(u64, i32)>,
+    /// Slots that were looked at to find changed ones, or one that can be let go.
+    #[cfg(test)]
+    looks: usize,
 }
 
 impl Cache {
@@ -94,6 +102,8 @@ impl Cache {
             dirty: 0,
             damaged: Vec::new(),
             failed_load: None,
+            #[cfg(test)]
+            looks: 0,
         }
     }
 
@@ -116,6 +126,7 @@ impl Cache {
     pub(crate) fn change(&mut self, block: u64, role: Role) -> Step<&mut Block> {
         self.read(block, role)?;
         let place = self.places[&block];
+        assert_eq!(self.slots[place].block, block, "a block is where it is noted");
         self.save(place);
         self.mark(place);
         Ok(&mut self.slots[place].data)
@@ -145,6 +156,7 @@ impl Cache {
         if let Some(place) = self.places.get(&block).copied() {
             self.save(place);
             if std::mem::take(&mut self.slots[place].dirty) {
+                assert!(self.dirty > 0, "changed blocks are counted");
                 self.dirty -= 1;
             }
         }
@@ -205,6 +217,7 @@ impl Cache {
     /// The step never was.
     pub(crate) fn roll_back(&mut self) {
         self.attempt += 1;
+        assert!(self.changed_before <= self.changed.len(), "a step only adds to what is changed");
         self.changed.truncate(self.changed_before);
         let saved = std::mem::take(&mut self.saved);
         self.saved = self.put_away(saved, |cache, saved| {
@@ -251,9 +264,14 @@ impl Cache {
         self.slots.len()
     }
 
-    /// Hands every changed block to `each`, in the order of their numbers; they are being written then.
+    /// Hands every changed block to `each`, in the order of their numbers; they are being written
+    /// then.
     pub(crate) fn take_dirty(&mut self, mut each: impl FnMut(u64, &Block)) -> Vec<u64> {
         assert!(self.saved.is_empty(), "a set is taken between steps");
+        #[cfg(test)]
+        {
+            self.looks += self.changed.len();
+        }
         let marked = self.changed.drain(..).map(|place| &self.slots[place]);
         let mut blocks: Vec<u64> =
             marked.filter(|slot| slot.dirty).map(|slot| slot.block).collect();
@@ -262,6 +280,7 @@ impl Cache {
         assert!(blocks.len() == self.dirty, "changed blocks are counted");
         for block in &blocks {
             let slot = &mut self.slots[self.places[block]];
+            assert!(slot.dirty, "only what is changed is written");
             each(*block, &slot.data);
             slot.dirty = false;
             slot.writing += 1;
@@ -280,7 +299,8 @@ impl Cache {
     }
 
     /// # Panics
-    /// If places, slots and counts do not say the same. `writing` has the sets that are out by block.
+    /// If places, slots and counts do not say the same. `writing` has the sets that are out by
+    /// block.
     pub(crate) fn assert_invariants(&self, writing: &BlockMap<u32>) {
         assert!(self.saved.is_empty(), "between two inputs no step is under way");
         assert_eq!(self.places.len(), self.slots.len(), "each slot has its block");
@@ -328,7 +348,9 @@ impl Cache {
         let place = match self.victim() {
             Some(place) => {
                 let old = std::mem::replace(&mut self.slots[place], slot);
-                self.places.remove(&old.block);
+                assert!(!old.dirty && old.writing == 0, "what is let go is in the volume");
+                let was_noted = self.places.remove(&old.block);
+                assert_eq!(was_noted, Some(place), "a block is where it is noted");
                 self.spare.push(old.data);
                 self.spare.truncate(64);
                 place
@@ -338,7 +360,8 @@ impl Cache {
                 self.slots.len() - 1
             }
         };
-        self.places.insert(block, place);
+        let before = self.places.insert(block, place);
+        assert!(before.is_none(), "a block is in memory once");
         place
     }
 
@@ -347,15 +370,24 @@ impl Cache {
         if self.slots.len() < self.capacity {
             return None;
         }
+        let mut passed = 0;
         for _ in 0..2 * self.slots.len() {
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
             self.hand = (self.hand + 1) % self.slots.len();
             let slot = &mut self.slots[self.hand];
             let is_wanted = slot.loaded_after == Some(self.steps);
             let stays =
                 is_wanted || slot.dirty || slot.writing > 0 || slot.saved_by == self.attempt;
-            if !stays && !std::mem::take(&mut slot.used) {
+            if stays {
+                continue;
+            }
+            if !std::mem::take(&mut slot.used) || passed >= PASSED_MAX {
                 return Some(self.hand);
             }
+            passed += 1;
         }
         None
     }
@@ -410,6 +442,36 @@ mod tests {
             }
             assert!(cache.count() <= 10, "{capacity}: no more than one step has needed");
         }
+    }
+
+    #[test]
+    fn neither_a_set_nor_a_miss_looks_at_all_of_a_large_cache() {
+        const SLOTS: u64 = 8192;
+        let mut cache = Cache::new(SLOTS as usize);
+        for block in 0..SLOTS {
+            cache.handle_loaded(block, &[0; BLOCK_SIZE]);
+            cache.end_step();
+        }
+        assert_eq!(cache.looks, 0, "there is room");
+        for round in 0..100 {
+            cache.looks = 0;
+            cache.begin();
+            for block in [round, SLOTS / 2 + round, SLOTS - 1 - round] {
+                cache.change(block, Role::Node).unwrap()[0] = 1;
+            }
+            cache.commit();
+            let set = cache.take_dirty(|_, _| {});
+            assert_eq!((set.len(), cache.looks), (3, 3), "a set looks at what is changed");
+            cache.handle_written(&set);
+        }
+        for block in SLOTS..2 * SLOTS {
+            cache.looks = 0;
+            cache.handle_loaded(block, &[0; BLOCK_SIZE]);
+            cache.end_step();
+            // One that was just loaded stays.
+            assert!(cache.looks <= PASSED_MAX + 2, "{} slots for block {block}", cache.looks);
+        }
+        assert_eq!(cache.count() as u64, SLOTS);
     }
 
     #[test]

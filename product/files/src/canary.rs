@@ -1,8 +1,9 @@
 //! Deliberate mistakes, to see that the tests would find them.
 //!
 //! They are compiled in only with `--cfg coulter_canary`, which the build script of
-//! `proof/canary-files` sets for that crate alone: it is this source under another name, and nothing
-//! but its own tests depends on it. In the file system itself [`sings`] is `false` at compile time.
+//! `proof/canary-files` sets for that crate alone: it is this source under another name, and
+//! nothing but its own tests depends on it. In the file system itself [`sings`] is `false` at
+//! compile time.
 
 #![cfg_attr(
     not(coulter_canary),

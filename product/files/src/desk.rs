@@ -1,5 +1,5 @@
-//! The desk of a state machine between a mount and a volume: operations under way, commands that are out,
-//! answers, and the clock.
+//! The desk of a state machine between a mount and a volume: operations under way, commands that
+//! are out, answers, and the clock.
 //!
 //! It knows what no operation does and what no command is for: those are its types `T` and `P`.
 //!
@@ -97,7 +97,7 @@ impl<T, P> Desk<T, P> {
         self.idle_places.push(id);
     }
 
-    /// What finds the task again, if it is the same.
+    /// A mark that finds the task again, if it is the same.
     pub fn ticket(&self, id: usize) -> Ticket {
         let place = &self.places[id];
         assert!(place.is_taken, "a task that has ended asks for nothing");
@@ -263,7 +263,7 @@ mod tests {
         let mut desk = Simple::default();
         let (one, two) = (desk.add("one"), desk.add("two"));
         assert_eq!(desk.take(one), Some("one"));
-        assert!(says(|| drop(desk.take(two))).contains("one task runs at a time"));
+        assert!(says(|| assert_eq!(desk.take(two), None)).contains("one task runs at a time"));
         assert!(says(|| desk.assert_invariants()).contains("no task runs"));
         desk.put(one, "one again");
         desk.assert_invariants();

@@ -1,7 +1,7 @@
 //! The state machine: requests and completions in, commands and answers out.
 //!
-//! It opens the file system, runs operations that can go on, and passes what comes in to the part whose it
-//! is. It owns nothing itself: see [`Parts`].
+//! It opens the file system, runs operations that can go on, and passes what comes in to the part
+//! whose it is. It owns nothing itself: see [`Parts`].
 
 mod views;
 
@@ -17,9 +17,9 @@ use coulter::buffer::Buffer;
 use coulter_format::files::{Superblock, Time};
 use coulter_format::{BLOCK_SIZE, Block};
 
-/// Changes wait so long at most for others to be submitted with, in nanoseconds.
+/// Changes wait at most this long for others to be submitted with, in nanoseconds.
 const SET_AGE_MAX_NS: u64 = 20_000_000;
-/// What is not durable waits so long at most for a flush, in nanoseconds.
+/// What is not durable waits for a flush at most this long, in nanoseconds.
 const FLUSH_AGE_MAX_NS: u64 = 1_000_000_000;
 
 /// How a file system is opened.
@@ -53,7 +53,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Begins to open the file system on a volume of so many blocks.
+    /// Begins to open the file system on a volume of this size in blocks.
     pub fn open(options: Options, volume_blocks: u64) -> Files {
         let mut parts = Parts::new(volume_blocks, options.read_only);
         let command = Command::Read { block: 0, buffer: Buffer::zeroed(BLOCK_SIZE) };
@@ -61,7 +61,7 @@ impl Files {
         Files { state: State::Opening, options, parts }
     }
 
-    /// Whether it is open; an error number if it cannot be.
+    /// True if it is open; an error number if it cannot be.
     ///
     /// # Errors
     /// Why it cannot be opened.
@@ -92,7 +92,7 @@ impl Files {
         self.run_ready();
     }
 
-    /// The kernel forgets a node: so many lookups of it.
+    /// The kernel forgets lookups of a node.
     pub fn forget(&mut self, inode: u64, lookups: u64) {
         if self.parts.nodes.forget(inode, lookups) {
             self.parts.reap(inode);
@@ -100,8 +100,8 @@ impl Files {
         }
     }
 
-    /// The clock, in nanoseconds from anywhere: lets changes go that have waited long enough. Returns
-    /// when it wants to be told the time again.
+    /// The clock, in nanoseconds from anywhere: lets changes go that have waited long enough.
+    /// Returns when it wants to be told the time again.
     pub fn handle_time(&mut self, now_ns: u64) -> Option<u64> {
         self.parts.desk.handle_time(now_ns);
         if self.state != State::Running || self.parts.health.has_failed() {

@@ -12,7 +12,7 @@ pub(crate) struct Flushes {
     order: Order,
     /// Tasks that wait, and for which sequence.
     waiting: Vec<(usize, u64)>,
-    /// Somebody waits for a flush that has not begun.
+    /// A task waits for a flush that has not begun.
     is_due: bool,
     /// The age of what is not durable, for the clock.
     unflushed_since_ns: Option<u64>,
@@ -48,12 +48,13 @@ impl Flushes {
         self.waiting.retain(|(other, _)| *other != task);
     }
 
-    /// True once after somebody has begun to wait.
+    /// True once after a task has begun to wait.
     pub(crate) fn take_due(&mut self) -> bool {
         std::mem::take(&mut self.is_due)
     }
 
-    /// Wakes those who have what they waited for, or all if they are refused. True if a flush begins.
+    /// Wakes those who have what they waited for, or all if they are refused. True if a flush
+    /// begins.
     pub(crate) fn pump(&mut self, is_refused: bool, mut wake: impl FnMut(usize)) -> bool {
         let order = &self.order;
         self.waiting.retain(|(task, wanted)| {
@@ -96,7 +97,8 @@ impl Flushes {
     }
 
     /// # Panics
-    /// If sequences and flush are not those of the commands that are out, or another waits than is noted.
+    /// If sequences and flush are not those of the commands that are out, or another waits than is
+    /// noted.
     pub(crate) fn assert_invariants(
         &self,
         sequences: impl Iterator<Item = u64>,

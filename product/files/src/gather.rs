@@ -1,13 +1,14 @@
 //! Data that waits to be submitted: small writes gather, and go out as one command.
 //!
-//! A small write is answered when its data is in here. It goes out with the next set, in the same atomic
-//! write if that has room for it, or before the set; and before that when somebody reads it, or when it
-//! is as much as one command holds. So a small file costs the device one write, not one for each call.
+//! A small write is answered when its data is in here. It goes out with the next set, in the same
+//! atomic write if that has room for it, or before the set; and before that when somebody reads it,
+//! or when it is as much as one command holds. So a small file costs the device one write, not one
+//! for each call.
 //!
 //! # Invariants
 //! - What is gathered is submitted before or with the next set, and before any other data.
 //! - A block is in here once: what is written last replaces what was there.
-//! - Blocks in here count as being written: nobody reads them from the volume.
+//! - Blocks in here count as being written: they are not read from the volume.
 
 use crate::canary::{Canary, sings};
 use crate::io::{Change, Command, WRITE_BLOCKS_MAX};
@@ -54,7 +55,7 @@ impl Gathered {
         self.runs.iter().any(|other| other.overlaps(run))
     }
 
-    /// What a block will hold.
+    /// The future content of a block.
     pub(crate) fn block(&self, block: u64) -> Option<&Block> {
         let index = self.place_of(block)?;
         self.buffer.as_chunks().0.get(index)
@@ -80,6 +81,8 @@ impl Gathered {
         if self.buffer.capacity() == 0 {
             self.buffer = Buffer::zeroed(WRITE_BLOCKS_MAX * BLOCK_SIZE);
         }
+        let counted: u64 = runs.iter().map(|run| run.count).sum();
+        assert_eq!(counted as usize * BLOCK_SIZE, data.len(), "each block of data has its place");
         let numbers = runs.iter().flat_map(|run| run.block..run.end());
         for (block, data) in numbers.zip(data.chunks_exact(BLOCK_SIZE)) {
             let place = self.place_of(block).unwrap_or_else(|| {
@@ -126,7 +129,8 @@ fn command(runs: &[Run], buffer: Buffer) -> Command {
 }
 
 impl Parts {
-    /// Submits data of a task, or gathers it; then the buffer comes back, and the task need not wait.
+    /// Submits data of a task, or gathers it; then the buffer comes back, and the task need not
+    /// wait.
     pub(crate) fn store(
         &mut self,
         id: usize,
@@ -138,6 +142,9 @@ impl Parts {
             self.submit_set(false);
         }
         let blocks = buffer.len() / BLOCK_SIZE;
+        let counted: u64 = runs.iter().map(|run| run.count).sum();
+        assert_eq!(counted, blocks as u64, "each block of data has its place");
+        assert!(blocks <= WRITE_BLOCKS_MAX, "data fits into one command");
         self.counters.data_blocks_written += blocks as u64;
         if blocks <= SMALL_MAX && runs.len() <= blocks {
             if !self.traffic.gathered.has_room(blocks) {

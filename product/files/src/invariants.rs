@@ -1,7 +1,7 @@
-//! What must be true between any two inputs, counted anew.
+//! Facts that hold between any two inputs, counted anew.
 //!
-//! Each part counts what it owns so that it need not look. Here every count is made again from what the
-//! other parts hold.
+//! Each part counts what it owns so that it need not look. Here every count is made again from what
+//! the other parts hold.
 
 use crate::cache::BlockMap;
 use crate::parts::{Parts, Purpose};

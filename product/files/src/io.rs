@@ -1,11 +1,11 @@
 //! What a file system asks of the volume below it.
 //!
 //! # Contract
-//! Commands are taken from [`Files::poll_io`](crate::Files::poll_io) and given to the volume in that
-//! order. The volume *accepts* them in that order: after a crash it holds what the first so many of
-//! them wrote, and nothing of the others. They complete in any order. A [`Command::WriteMany`] is there
-//! after a crash as a whole or not at all. A read that is given to the volume after a write's completion
-//! sees that write.
+//! Commands are taken from [`Files::poll_io`](crate::Files::poll_io) and given to the volume in
+//! that order. The volume *accepts* them in that order: after a crash it holds what the first so
+//! many of them wrote, and nothing of the others. They complete in any order. A
+//! [`Command::WriteMany`] is there after a crash as a whole or not at all. A read that is given to
+//! the volume after a write's completion sees that write.
 
 use coulter::buffer::Buffer;
 

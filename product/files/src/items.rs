@@ -24,7 +24,8 @@ pub(crate) struct Segment {
 pub(crate) const BLOCKS_END: u64 = FILE_SIZE_MAX / BLOCK_SIZE as u64;
 /// Runs of blocks that one step takes away.
 pub(crate) const RUNS_MAX: usize = 12;
-/// Blocks that one step takes away at most, about: each group that they lie in is one more block changed.
+/// Blocks that one step takes away at most, about: each group that they lie in is one more block
+/// changed.
 const UNMAP_BLOCKS_MAX: u64 = 8 * GROUP_BLOCKS;
 /// The most blocks that one extent counts.
 const EXTENT_BLOCKS_MAX: u64 = 1 << 30;
@@ -65,6 +66,7 @@ impl Tree {
         count: u64,
         out: &mut Vec<Segment>,
     ) -> Step<()> {
+        assert!(count > 0, "segments are of some blocks");
         let end = first + count;
         let start = self.extent_at(inode, first)?.map_or(first, |(start, _)| start);
         let (mut at, mut damaged) = (first, false);
@@ -157,8 +159,8 @@ impl Tree {
         Ok(run)
     }
 
-    /// Unmaps blocks of a file from `first` up to `end`, at most `runs_max` runs of them. Returns how
-    /// many blocks went, and whether it came to the end.
+    /// Unmaps blocks of a file from `first` up to `end`, at most `runs_max` runs of them. Returns
+    /// how many blocks went, and whether it came to the end.
     pub(crate) fn unmap(
         &mut self,
         inode: u64,
@@ -189,6 +191,10 @@ impl Tree {
                 let tail = Extent { block: extent.block + (to - start), count: (stop - to) as u32 };
                 self.put(Key::new(inode, Kind::Extent, to), &tail.encode())?;
             }
+            assert!(
+                first <= from && from < to && to <= end,
+                "no more is unmapped than was asked for"
+            );
             let run = Run { block: extent.block + (from - start), count: to - from };
             let Tree { cache, space, superblock, .. } = self;
             space.free(cache, superblock, run)?;
@@ -198,8 +204,8 @@ impl Tree {
         Ok((freed, is_done))
     }
 
-    /// Remembers that the inode has something to be taken away: all of it when it has no names, else
-    /// its blocks from this one on.
+    /// Remembers that the inode has something to be taken away: all of it when it has no names,
+    /// else its blocks from this one on.
     pub(crate) fn add_orphan(&mut self, inode: u64, from_block: u64) -> Step<()> {
         self.put(Key::new(0, Kind::Orphan, inode), &encode_orphan(from_block))
     }
@@ -228,7 +234,8 @@ impl Tree {
         Ok(found)
     }
 
-    /// Takes away what an inode without names still has, a bounded part of it; whether all of it went.
+    /// Takes away what an inode without names still has, a bounded part of it; whether all of it
+    /// went.
     pub(crate) fn erase(&mut self, inode: u64) -> Step<bool> {
         let (freed, is_unmapped) = self.unmap(inode, 0, BLOCKS_END, RUNS_MAX)?;
         if freed > 0 {

@@ -1,18 +1,18 @@
 //! A file system on the blocks of a volume.
 //!
-//! Names, attributes and the places of data are a tree of 4 KiB nodes, each at a fixed host block. The
-//! volume below writes nothing in place and keeps a prefix of what it was given, and it changes many
-//! blocks at once: so there is no journal here, no log, no cleaner and no recovery but opening. The bytes
-//! are in `docs/files.md`.
+//! Names, attributes and the places of data are a tree of 4 KiB nodes, each at a fixed host block.
+//! The volume below writes nothing in place and keeps a prefix of what it was given, and it changes
+//! many blocks at once: so there is no journal here, no log, no cleaner and no recovery but
+//! opening. The bytes are in `docs/files.md`.
 //!
-//! There is no I/O, no thread and no clock in here. [`Files`] is a function of its inputs: requests and
-//! completions go in, commands to the volume and answers come out.
+//! There is no I/O, no thread and no clock in here. [`Files`] is a function of its inputs: requests
+//! and completions go in, commands to the volume and answers come out.
 //!
 //! # Promise
-//! After a crash the tree is the state after the first n operations, with n at least the number of those
-//! that a completed `Sync` covered. Operations count in the order in which they took effect. Times that
-//! an overwrite sets may be older. A write of more than 1 MiB, or to more than 24 separate holes, is
-//! several operations, and so is a long `fallocate`.
+//! After a crash the tree is the state after the first n operations, with n at least the number of
+//! those that a completed `Sync` covered. Operations count in the order in which they took effect.
+//! Times that an overwrite sets may be older. A write of more than 1 MiB, or to more than 24
+//! separate holes, is several operations, and so is a long `fallocate`.
 //!
 //! # How it is kept
 //! - Changes of nodes gather in one open *set*, which is submitted as one atomic write.

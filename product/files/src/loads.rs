@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - A block is asked for once at a time, by a command that is out.
-//! - Who waits for a block is noted once: a listing waits for many, and asks anew whenever one has come.
+//! - Who waits for a block is noted once: a listing waits for many, and asks anew whenever one has
+//!   come.
 
 use crate::cache::BlockMap;
 

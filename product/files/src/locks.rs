@@ -11,7 +11,8 @@ struct Lock {
 }
 
 impl Locks {
-    /// Makes the task the only one that changes the blocks of a file; false if it has to wait for that.
+    /// Makes the task the only one that changes the blocks of a file; false if it has to wait for
+    /// that.
     pub(crate) fn lock(&mut self, task: usize, inode: u64) -> bool {
         match self.0.iter_mut().find(|lock| lock.inode == inode) {
             Some(lock) if lock.owner == task => true,

@@ -37,7 +37,7 @@ impl Nodes {
         self.known.entry(inode).or_default().lookups += 1;
     }
 
-    /// The kernel forgets a node: so many lookups of it. True if it has to go now.
+    /// The kernel forgets lookups of a node. True if it has to go now.
     pub(crate) fn forget(&mut self, inode: u64, lookups: u64) -> bool {
         let Some(known) = self.known.get_mut(&inode) else { return false };
         assert!(known.lookups > 0, "a known node was looked up");
@@ -45,7 +45,8 @@ impl Nodes {
         known.lookups == 0 && self.known.remove(&inode).is_some_and(|known| known.is_dying)
     }
 
-    /// A node has no name any more: it goes when nobody knows it. True if it has to go now.
+    /// A node has no name any more: it goes when the kernel does not know it. True if it has to go
+    /// now.
     pub(crate) fn let_die(&mut self, inode: u64) -> bool {
         match self.known.get_mut(&inode) {
             Some(known) if !sings(Canary::NodeByPath) => {
@@ -96,7 +97,7 @@ mod tests {
     fn a_node_without_a_name_goes_when_its_last_lookup_is_forgotten() {
         let mut nodes = Nodes::default();
         nodes.open();
-        assert!(nodes.let_die(9), "nobody knows it");
+        assert!(nodes.let_die(9), "it is not known");
         nodes.know(9);
         nodes.know(9);
         assert!(!nodes.let_die(9), "it is known");

@@ -1,7 +1,7 @@
 //! The order of what was given to the volume, and how much of it is durable.
 //!
-//! Everything that changes the volume has a sequence. Since the volume keeps a prefix, a command that is
-//! durable makes all earlier ones durable too.
+//! Everything that changes the volume has a sequence. Since the volume keeps a prefix, a command
+//! that is durable makes all earlier ones durable too.
 
 use crate::canary::{Canary, sings};
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ pub struct Order {
     out: VecDeque<(u64, bool)>,
     /// All sequences up to this one are durable.
     durable: u64,
-    /// What the flush that is out covers.
+    /// The sequence that the flush which is out covers.
     flushing: Option<u64>,
 }
 
@@ -33,12 +33,12 @@ impl Order {
         self.issued
     }
 
-    /// Whether a sequence and all before it are durable.
+    /// True if a sequence and all before it are durable.
     pub fn is_durable(&self, sequence: u64) -> bool {
         self.durable >= sequence
     }
 
-    /// Whether everything is durable.
+    /// True if everything is durable.
     pub fn is_clean(&self) -> bool {
         self.durable == self.issued
     }
@@ -66,7 +66,7 @@ impl Order {
         self.out.front().map_or(self.issued, |(oldest, _)| oldest - 1)
     }
 
-    /// Whether a flush has to begin now, for somebody who waits for `target`.
+    /// True if a flush has to begin now, for one who waits for `target`.
     pub fn begin_flush(&mut self, target: u64) -> bool {
         let comes_by_itself = self.out.iter().any(|(sequence, fua)| *fua && *sequence >= target);
         if self.flushing.is_some() || comes_by_itself || self.completed() < target {
@@ -86,7 +86,8 @@ impl Order {
     }
 
     /// # Panics
-    /// If the commands that are out are not those with these sequences, or not so many flushes are.
+    /// If the commands that are out are not those with these sequences, or the flushes are not of
+    /// this number.
     pub fn assert_invariants(&self, sequences: impl Iterator<Item = u64>, flushes: usize) {
         let mut sequences: Vec<u64> = sequences.collect();
         sequences.sort_unstable();

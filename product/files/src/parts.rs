@@ -17,7 +17,7 @@ use coulter::buffer::Buffer;
 use coulter_format::files::node;
 use coulter_format::{BLOCK_SIZE, Block};
 
-/// What was done so far.
+/// Figures of the work done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named after what they count")]
 pub struct Counters {
@@ -31,7 +31,7 @@ pub struct Counters {
     pub reaped: u64,
 }
 
-/// What a command that is out is for.
+/// The purpose of a command that is out.
 pub(crate) enum Purpose {
     Superblock,
     Load {
@@ -225,7 +225,7 @@ impl Parts {
         let tree = self.tree();
         match result {
             Ok(()) if is_sound => tree.cache.handle_loaded(block, data),
-            // It may have become something else meanwhile; then nobody asks for it again.
+            // It may have become something else meanwhile; then it is not asked for again.
             Ok(()) | Err(IoError::Corrupt) => tree.cache.handle_damaged(block),
             // That may pass: the next operation asks for it again.
             Err(IoError::Failed(_)) if sings(Canary::PassingErrorStays) => {
@@ -317,7 +317,7 @@ impl Parts {
         self.sets.note_change(self.desk.now_ns());
     }
 
-    /// A node has no name any more: it goes when nobody knows it.
+    /// A node has no name any more: it goes when the kernel does not know it.
     pub(crate) fn let_die(&mut self, inode: u64) {
         if self.nodes.let_die(inode) {
             self.reap(inode);
@@ -352,7 +352,8 @@ impl Parts {
         self.desk.end(id);
     }
 
-    /// Begins a flush if somebody waits for one, and lets those go on who have what they waited for.
+    /// Begins a flush if a task waits for one, and lets those go on who have what they waited
+    /// for.
     pub(crate) fn pump_flush(&mut self) {
         let is_refused = self.health.has_failed() || self.health.is_short_of_space();
         let Parts { flushes, desk, .. } = self;

@@ -68,8 +68,8 @@ impl std::fmt::Debug for Name {
 pub struct NewNode {
     /// Kind and permissions, as `st_mode`.
     pub mode: u32,
-    /// Permissions that the caller does not want to give. Where the directory has a default access control
-    /// list, that decides instead.
+    /// Permissions that the caller does not want to give. Where the directory has a default access
+    /// control list, that decides instead.
     pub umask: u32,
     /// Owner.
     pub uid: u32,
@@ -259,7 +259,8 @@ pub enum Request {
         name: Name,
         value: Box<[u8]>,
         mode: XattrMode,
-        /// Whether set-gid goes: the attribute is an access control list, and who sets it is not in the group.
+        /// Whether set-gid goes: the attribute is an access control list, and who sets it is not in
+        /// the group.
         kills_set_gid: bool,
     },
     RemoveXattr {

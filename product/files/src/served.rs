@@ -1,4 +1,5 @@
-//! What serves files to a mount: a file system on a volume, or something over a directory of the host.
+//! What serves files to a mount: a file system on a volume, or something over a directory of the
+//! host.
 
 use crate::io::{Io, IoError};
 use crate::request::{Request, Response};
@@ -15,14 +16,15 @@ pub enum Ending {
     Stopped,
 }
 
-/// A state machine between a mount and a volume: requests and completions go in, commands and answers
-/// come out. It belongs to one thread.
+/// A state machine between a mount and a volume: requests and completions go in, commands and
+/// answers come out. It belongs to one thread.
 ///
 /// # Contract
 /// - Each request is answered once, with its buffer.
-/// - Commands are given to the volume in the order in which they are taken from [`FileService::poll_io`].
-/// - A number of a node in a request comes from an answer, or is the root's; it stays good until the
-///   kernel has forgotten as many lookups as were counted.
+/// - Commands are given to the volume in the order in which they are taken from
+///   [`FileService::poll_io`].
+/// - A number of a node in a request comes from an answer, or is the root's; it stays good until
+///   the kernel has forgotten as many lookups as were counted.
 pub trait FileService {
     /// Takes in an operation. `now` is the time that it sets.
     fn handle_request(&mut self, id: u64, request: Request, now: Time);
@@ -30,12 +32,14 @@ pub trait FileService {
     fn handle_end(&mut self, id: u64, ending: Ending, now: Time);
     /// The kernel knows so many lookups less of a node.
     fn forget(&mut self, inode: u64, lookups: u64);
-    /// Does what is due. Gives the time at which it wants to be called again, if nothing else comes.
+    /// Does what is due. Gives the time at which it wants to be called again, if nothing else
+    /// comes.
     fn handle_time(&mut self, now_ns: u64) -> Option<u64>;
-    /// Something has ended that was under way elsewhere: [`FileService::wake_fd`] was readable, or may have been.
+    /// Something has ended that was under way elsewhere: [`FileService::wake_fd`] was readable, or
+    /// may have been.
     fn handle_wake(&mut self) {}
-    /// Readable when [`FileService::handle_wake`] has something to do; none if that cannot be now. Asked for anew
-    /// before each sleep.
+    /// Readable when [`FileService::handle_wake`] has something to do; none if that cannot be now.
+    /// Asked for anew before each sleep.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -51,7 +55,7 @@ pub trait FileService {
     fn poll_response(&mut self) -> Option<Response>;
     /// Whether nothing is under way.
     fn is_quiet(&self) -> bool;
-    /// Whether so much is out that no more should be asked for until something completes.
+    /// True if no more should be asked for until something completes.
     fn is_congested(&self) -> bool {
         false
     }

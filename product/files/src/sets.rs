@@ -1,9 +1,10 @@
 //! The open set: changes of nodes that go to the volume together.
 //!
 //! # Invariants
-//! - A set holds every change that was made since the one before, and no more blocks than is atomic.
-//! - What was overwritten, and what lies behind the end of a file that became shorter, is not touched before
-//!   the set with the changes before it is submitted.
+//! - A set holds every change that was made since the one before, and no more blocks than is
+//!   atomic.
+//! - What was overwritten, and what lies behind the end of a file that became shorter, is not
+//!   touched before the set with the changes before it is submitted.
 
 use crate::canary::{Canary, sings};
 use crate::gather;
@@ -24,12 +25,12 @@ const LEAF: u64 = 512;
 /// Buffers for sets that are kept.
 const SPARE_MAX: usize = 4;
 
-/// What is known of the open set beside its blocks.
+/// Facts about the open set beside its blocks.
 #[derive(Default)]
 pub(crate) struct Sets {
     /// It holds more than times: what is overwritten must not come before it.
     is_ordered: bool,
-    /// A file was made shorter in it: what lies behind its end is not nobody's yet.
+    /// A file was made shorter in it: what lies behind its end is not free to be changed yet.
     has_shrunk: bool,
     oldest_change_ns: Option<u64>,
     /// Buffers for sets and for gathered data.
@@ -140,6 +141,9 @@ impl Parts {
         let later = add_discards(&mut changes, self.tree().space.take_held());
         self.counters.sets += 1;
         self.counters.set_blocks += nodes as u64;
+        assert!(changes.len() <= CHANGES_MAX, "a set has no more ranges than is atomic");
+        assert_eq!(buffer.len(), count * BLOCK_SIZE, "a set has a place for each block");
+        assert!(count <= WRITE_BLOCKS_MAX, "a set has no more blocks than is atomic");
         let sequence = self.flushes.issue(fua);
         let command = Command::WriteMany { changes, buffer, fua };
         let io = self.desk.give(command, Purpose::Set { sequence, blocks });
@@ -150,7 +154,8 @@ impl Parts {
         self.sets.begin();
     }
 
-    /// Whether what is gathered fits into a set of so many nodes. The set may free blocks of it.
+    /// True if the gathered data fits into a set with this number of nodes. The set may free blocks
+    /// of it.
     fn can_take_data(&mut self, nodes: usize) -> bool {
         let gathered = &self.traffic.gathered;
         let fits = nodes + gathered.blocks() <= WRITE_BLOCKS_MAX

@@ -1,9 +1,10 @@
 //! Which host blocks are free, and who gets them.
 //!
 //! # Invariants
-//! - What the open set frees is not handed out before that set is submitted: data is written at once, and
-//!   a crash may bring the time before the set back.
-//! - Some blocks are kept for operations that free others, so that a full file system can be emptied.
+//! - What the open set frees is not handed out before that set is submitted: data is written at
+//!   once, and a crash may bring the time before the set back.
+//! - Some blocks are kept for operations that free others, so that a full file system can be
+//!   emptied.
 
 use crate::cache::Cache;
 use crate::canary::{Canary, sings};
@@ -88,10 +89,14 @@ impl Space {
         let cursor = self.cursors[purpose as usize];
         let from = goal.filter(|goal| *goal < self.block_count).unwrap_or(cursor);
         let run = self.find(cache, from, want.min(left))?;
+        assert!(run.count > 0 && run.count <= want, "no more is taken than is wanted");
+        assert!(run.end() <= self.block_count, "what is taken lies in the file system");
         let group = space::group_of(run.block);
         let bitmap = cache.change(space::bitmap_block(group), Role::Bitmap)?;
         let first = run.block - group * space::GROUP_BLOCKS;
+        assert!(!space::is_used(bitmap, group, first), "what is taken was free");
         space::mark(bitmap, first, run.count, true);
+        assert!(run.count <= superblock.free_blocks, "no more is taken than is free");
         superblock.free_blocks -= run.count;
         self.cursors[purpose as usize] = run.end();
         self.took = true;
@@ -203,6 +208,7 @@ impl Space {
     }
 
     pub(crate) fn roll_back(&mut self) {
+        assert!(self.freed.iter().all(|run| run.count > 0), "what is freed is something");
         self.freed.clear();
         if std::mem::take(&mut self.took) {
             self.full.fill(false);

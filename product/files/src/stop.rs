@@ -2,7 +2,7 @@
 
 use coulter_format::Corrupt;
 
-/// What a block that has to be loaded is.
+/// The kind of a block that has to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Node,
@@ -14,7 +14,7 @@ pub(crate) enum Role {
 pub(crate) enum Stop {
     /// This block has to be loaded first.
     Miss(u64, Role),
-    /// What was freed becomes usable when the open set is submitted.
+    /// Freed blocks become usable when the open set is submitted.
     Space,
     /// Blocks that it wants are being read or written.
     Conflict,
@@ -43,3 +43,21 @@ pub(crate) enum Settled<T> {
     /// It is to be done again later; that was seen to.
     Later,
 }
+
+/// Does a step until it does not stop for want of space, and gives its value; ends or waits
+/// otherwise.
+macro_rules! settle {
+    ($step:expr) => {
+        loop {
+            match $step {
+                $crate::stop::Settled::Done(Ok(value)) => break value,
+                $crate::stop::Settled::Done(Err(errno)) => {
+                    return $crate::task::Progress::Ends(Err(errno));
+                }
+                $crate::stop::Settled::Again => {}
+                $crate::stop::Settled::Later => return $crate::task::Progress::Waits,
+            }
+        }
+    };
+}
+pub(crate) use settle;

@@ -29,6 +29,7 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn new(request: Option<u64>, work: Work, now: Time) -> Task {
         let lent = work.lent();
+        assert!(request.is_some() || lent.is_none(), "who asks nothing lends nothing");
         let old = Vec::new();
         Task { request, now, work, out: 0, failed: None, old, reply: None, ending: None, lent }
     }
@@ -40,6 +41,7 @@ impl Task {
 
     /// The answer to the request, if there was one. What the task made for itself is freed here.
     pub(crate) fn answer(mut self, mut result: Result<Reply, i32>) -> Option<Response> {
+        assert!(self.ending.is_none(), "what has ended is answered");
         let id = self.request?;
         let mut buffer = Buffer::empty();
         match (&mut result, self.lent) {
@@ -235,7 +237,8 @@ pub(crate) struct Edge {
     pub(crate) to: usize,
 }
 
-/// What lies behind the end of a file and becomes zero before the file grows: nobody sees it until then.
+/// What lies behind the end of a file and becomes zero before the file grows: nobody sees it until
+/// then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Behind {
     /// In its last block.

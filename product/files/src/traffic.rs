@@ -1,5 +1,5 @@
-//! Data on its way: a read waits for writes of its blocks that are out, and a write into blocks that were
-//! given to a file anew waits for reads of what they held before.
+//! Data on its way: a read waits for writes of its blocks that are out, and a write into blocks
+//! that were given to a file anew waits for reads of what they held before.
 
 use crate::gather::Gathered;
 use crate::space::Run;
@@ -11,16 +11,18 @@ pub(crate) struct Traffic {
     reads: Vec<(u32, Run)>,
     /// Tasks that wait until something is complete.
     waiting: Vec<usize>,
-    /// What will be written.
+    /// Data that will be written.
     pub(crate) gathered: Gathered,
 }
 
 impl Traffic {
     pub(crate) fn add_write(&mut self, io: u32, run: Run) {
+        assert!(run.count > 0, "what is written is something");
         self.writes.push((io, run));
     }
 
     pub(crate) fn add_read(&mut self, io: u32, run: Run) {
+        assert!(!self.is_written(run), "a read waits for writes of its blocks");
         self.reads.push((io, run));
     }
 

@@ -1,11 +1,11 @@
 //! The tree: a sorted map from keys to items, in nodes of one block that keep their addresses.
 //!
-//! A node is changed where it is: the volume below writes it elsewhere, and all nodes of a set at once.
-//! So no parent changes for its child's sake, and there is no journal.
+//! A node is changed where it is: the volume below writes it elsewhere, and all nodes of a set at
+//! once. So no parent changes for its child's sake, and there is no journal.
 //!
 //! # Invariants
-//! - The first entry of every node has the key of the node's own entry in its parent; the root's is the
-//!   least key. So each key has one node where it belongs.
+//! - The first entry of every node has the key of the node's own entry in its parent; the root's is
+//!   the least key. So each key has one node where it belongs.
 //! - No node but the root is empty.
 //! - Each function is part of a step: it either does all it says, or the step is undone.
 
@@ -55,6 +55,9 @@ impl Tree {
     }
 
     pub(crate) fn commit(&mut self) {
+        let (before, after) = (&self.before, &self.superblock);
+        assert_eq!(before.block_count, after.block_count, "a step keeps the size");
+        assert_eq!(before.set_count, after.set_count, "sets are counted between steps");
         self.cache.commit();
         self.space.commit();
     }
@@ -204,6 +207,7 @@ impl Tree {
 
     fn split_leaf(&mut self, path: &Path, index: usize, key: Key, item: &[u8]) -> Step<()> {
         let (from, right_gets_it) = split_point(self.node(path.leaf)?, index, item.len());
+        assert!(from <= self.node(path.leaf)?.count(), "a leaf is cut within what it has");
         let right = self.new_node(path.leaf, 0)?;
         self.move_tail(path.leaf, from, right)?;
         if right_gets_it {

@@ -1,5 +1,5 @@
-//! Small workloads, cut after every command to the volume: the tree is always the state after the first
-//! n operations, with n at least the number of those that the last sync covered.
+//! Small workloads, cut after every command to the volume: the tree is always the state after the
+//! first n operations, with n at least the number of those that the last sync covered.
 
 mod common;
 
@@ -19,8 +19,8 @@ struct Life {
     volume: Volume,
 }
 
-/// Does the operations, and looks at the tree after each: on the same file system, or on one beside.
-/// What is looked at has to go out before.
+/// Does the operations, and looks at the tree after each: on the same file system, or on one
+/// beside. What is looked at has to go out before.
 fn live(ops: &[Op], beside: bool) -> Life {
     let mut mount = Mount::new(2048, 300, 1);
     let mut other = Mount::new(2048, 300, 1);

@@ -1,5 +1,5 @@
-//! Each block of the tree damaged in turn: the checker names it, a mounted file system answers EIO for what lies
-//! below it and goes on with the rest, and what can be taken out is.
+//! Each block of the tree damaged in turn: the checker names it, a mounted file system answers EIO
+//! for what lies below it and goes on with the rest, and what can be taken out is.
 
 mod common;
 

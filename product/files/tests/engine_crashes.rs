@@ -1,9 +1,9 @@
 //! Goal: file layer, engine and device together keep what `docs/files.md` promises.
 //!
-//! Small workloads run on the engine over a simulated device, and the power goes after each command to
-//! the device: with everything kept, with nothing kept that was not flushed, and with some sectors kept.
-//! The tree is always the state after the first n operations, with n at least the number of those that
-//! the last sync covered.
+//! Small workloads run on the engine over a simulated device, and the power goes after each command
+//! to the device: with everything kept, with nothing kept that was not flushed, and with some
+//! sectors kept. The tree is always the state after the first n operations, with n at least the
+//! number of those that the last sync covered.
 
 mod common;
 
@@ -53,8 +53,8 @@ fn every_cut_of_every_workload_of_two_operations_leaves_a_prefix() {
     println!("{} cuts", two_operations(1));
 }
 
-/// The block that is zeroed gets the place that the first time freed. The discard of that place is out
-/// while the write that follows reads what the block holds.
+/// The block that is zeroed gets the place that the first time freed. The discard of that place is
+/// out while the write that follows reads what the block holds.
 #[test]
 fn what_is_zeroed_twice_is_zero_around_what_is_written_next() {
     let zero = Op::Falloc("foo", AllocateMode::Zero { keep_size: true }, 4096, 4096);

@@ -1,5 +1,5 @@
-//! Goal: with several operations and many commands under way at the crash, the tree is as it was at one
-//! moment, and everything is there that a completed sync covered.
+//! Goal: with several operations and many commands under way at the crash, the tree is as it was at
+//! one moment, and everything is there that a completed sync covered.
 
 mod common;
 
@@ -65,8 +65,8 @@ fn a_million_operations_with_commands_out_at_every_cut_leave_one_moment() {
     }
 }
 
-/// Data is submitted before the set that makes the file longer. Where the file had blocks behind its end
-/// already, a crash between both leaves it there.
+/// Data is submitted before the set that makes the file longer. Where the file had blocks behind
+/// its end already, a crash between both leaves it there.
 #[test]
 fn what_a_lost_write_left_behind_the_end_of_a_file_is_never_seen() {
     const LENGTH: u64 = 40 * 4096;

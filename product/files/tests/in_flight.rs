@@ -1,5 +1,6 @@
 //! Many operations at once on a file system that is nearly full, and every kind of operation with
-//! every error: each is answered once, gets its own buffer back, and never sees data of another file.
+//! every error: each is answered once, gets its own buffer back, and never sees data of another
+//! file.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! Files of more runs of blocks than one step takes away, the last block that a file can have among them: wherever the
-//! power goes meanwhile, the checker finds nothing, and all of it goes after the next opening.
+//! Files of more runs of blocks than one step takes away, the last block that a file can have among
+//! them: wherever the power goes meanwhile, the checker finds nothing, and all of it goes after the
+//! next opening.
 
 mod common;
 
@@ -14,7 +15,8 @@ const CACHE: usize = 64;
 /// Runs of the file: more than are taken away in one set.
 const RUNS: u64 = 600;
 
-/// A file with every other block, from the first to far behind it, and the last one that a file can have.
+/// A file with every other block, from the first to far behind it, and the last one that a file can
+/// have.
 fn sparse() -> (Mount, u64) {
     let mut mount = Mount::new(BLOCKS, CACHE, 1);
     let inode = mount.create("file").expect("there is room");

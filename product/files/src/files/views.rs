@@ -9,17 +9,17 @@ use coulter_format::files::Superblock;
 const OUT_MAX: usize = 64;
 
 impl Files {
-    /// What it is as a whole, once it is open.
+    /// Its superblock, once it is open.
     pub fn superblock(&self) -> Option<&Superblock> {
         self.parts.opened().map(|tree| &tree.superblock)
     }
 
-    /// What was done so far.
+    /// Figures of the work done so far.
     pub fn counters(&self) -> Counters {
         self.parts.counters
     }
 
-    /// Whether changes are refused: as it was opened, or after a failure.
+    /// True if changes are refused: as it was opened, or after a failure.
     pub fn read_only(&self) -> bool {
         self.parts.read_only()
     }
@@ -29,7 +29,7 @@ impl Files {
         self.parts.opened().map_or(&[], |tree: &Tree| tree.cache.damaged())
     }
 
-    /// Whether so much is out that no more should be asked for until something completes.
+    /// True if no more should be asked for until something completes.
     pub fn is_congested(&self) -> bool {
         // Commands that wait for space must not keep reads from being answered.
         let out = self.parts.flushes.order().out_count();
@@ -41,17 +41,17 @@ impl Files {
         self.parts.opened().map_or(0, |tree| tree.cache.count())
     }
 
-    /// Whether no operation is under way and nothing is out.
+    /// True if no operation is under way and nothing is out.
     pub fn is_quiet(&self) -> bool {
         self.parts.desk.is_quiet()
     }
 
-    /// Whether everything that was answered is durable.
+    /// True if everything that was answered is durable.
     pub fn is_durable(&self) -> bool {
         self.parts.is_durable()
     }
 
-    /// Counts anew what the parts count, and compares.
+    /// Counts anew all that the parts count, and compares.
     ///
     /// # Panics
     /// If they differ. Called between two inputs, by tests: it looks at all that is in memory.

@@ -1,8 +1,9 @@
 //! POSIX access control lists, as the kernel hands them over in an extended attribute.
 //!
-//! The kernel reads them and checks permissions by them. What is left to the file system: the mode's bits
-//! and the list of the same file agree, and what is made in a directory with a default list gets its list
-//! from there. The rules are those of POSIX.1e draft 17, section 23.1.5, which Linux follows.
+//! The kernel reads them and checks permissions by them. What is left to the file system: the
+//! mode's bits and the list of the same file agree, and what is made in a directory with a default
+//! list gets its list from there. The rules are those of POSIX.1e draft 17, section 23.1.5, which
+//! Linux follows.
 //!
 //! ```text
 //! 0   version (u32), which is 2
@@ -25,8 +26,8 @@ const GROUP: u16 = 8;
 const MASK: u16 = 16;
 const OTHER: u16 = 32;
 
-/// A list that is well formed: owner, owning group and others occur once, entries are in the order of
-/// their tags, and a mask is there if users or groups are named.
+/// A list that is well formed: owner, owning group and others occur once, entries are in the order
+/// of their tags, and a mask is there if users or groups are named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AccessList {
     entries: Vec<Entry>,
@@ -117,8 +118,8 @@ impl AccessList {
         assert_eq!(self.mode_from(mode), mode, "the list and the mode agree");
     }
 
-    /// What a new file gets of the default list of its directory, if `mode` is asked for: no more than
-    /// both allow.
+    /// What a new file gets of the default list of its directory, if `mode` is asked for: no more
+    /// than both allow.
     pub(crate) fn narrow(&mut self, mode: u32) {
         let allowed = self.mode_from(mode) & mode;
         self.take_mode(allowed);

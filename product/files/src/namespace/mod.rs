@@ -1,10 +1,10 @@
 //! Names and attributes: what a mount shows, whatever keeps them.
 //!
-//! Each method is a step: it does all that it says, or stops and leaves no trace. A step that stops for
-//! something other than an error is done again later, from the start.
+//! Each method is a step: it does all that it says, or stops and leaves no trace. A step that stops
+//! for something other than an error is done again later, from the start.
 //!
-//! Permissions are the kernel's to check (`default_permissions`); what POSIX says of names, links and
-//! kinds is checked here.
+//! Permissions are the kernel's to check (`default_permissions`); what POSIX says of names, links
+//! and kinds is checked here.
 
 mod access_list;
 pub(crate) mod tree;

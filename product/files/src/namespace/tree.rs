@@ -1,7 +1,7 @@
 //! The names of a file system on a volume: items of its tree.
 //!
-//! A directory's names are ordered by their hashes, and a cookie of `readdir` is a name's position: it
-//! stays what it is, whatever else comes and goes.
+//! A directory's names are ordered by their hashes, and a cookie of `readdir` is a name's position:
+//! it stays what it is, whatever else comes and goes.
 
 use super::{Namespace, Place, ShowName, Unlinked};
 use crate::request::{Attributes, Changes, Name, NewNode, RenameFlags, SetTime};

@@ -66,8 +66,8 @@ impl Tree {
         if value.len() == size as usize { Ok(value) } else { fail(libc::EIO) }
     }
 
-    /// Sets an attribute. An access control list changes the mode with it, and is not kept if it says no
-    /// more than the mode does.
+    /// Sets an attribute. An access control list changes the mode with it, and is not kept if it
+    /// says no more than the mode does.
     pub(crate) fn set_xattr(
         &mut self,
         number: u64,
@@ -95,7 +95,8 @@ impl Tree {
         self.set_inode(number, &inode)
     }
 
-    /// Puts an attribute's parts into the tree, and notes in the inode what kind of attribute it is.
+    /// Puts an attribute's parts into the tree, and notes in the inode what kind of attribute it
+    /// is.
     fn store_xattr(&mut self, number: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Step<()> {
         let mut inode = self.inode(number)?;
         if value.len() > XATTR_SIZE_MAX {

@@ -1,17 +1,16 @@
 //! Space for holes, holes where there was data, and zeros.
 //!
-//! A new block that nobody writes reads as zeros because the volume does not map it. It may map it still
-//! when a crash came between a set and its discards: so new blocks are discarded before the set that
-//! refers to them.
+//! A new block that nobody writes reads as zeros because the volume does not map it. It may map it
+//! still when a crash came between a set and its discards: so new blocks are discarded before the
+//! set that refers to them.
 
 use super::edges::{behind, ends};
-use super::settle;
 use crate::items::RUNS_MAX;
 use crate::namespace::tree::clear_privileges;
 use crate::parts::Parts;
 use crate::request::{AllocateMode, Reply};
 use crate::space::Run;
-use crate::stop::{Step, Stop, fail};
+use crate::stop::{Step, Stop, fail, settle};
 use crate::task::{Allocate, Behind, Edge, Progress, Task};
 use crate::traffic::Traffic;
 use crate::tree::Tree;
@@ -27,7 +26,8 @@ const WINDOW: u64 = 1 << 18;
 
 /// What one step did.
 struct Advance {
-    /// Blocks at the ends that lie elsewhere now: where they were, where they are, what becomes zero.
+    /// Blocks at the ends that lie elsewhere now: where they were, where they are, what becomes
+    /// zero.
     moved: Vec<(u64, Run, Edge)>,
     /// New blocks, to read as zeros.
     fresh: Vec<Run>,
@@ -84,6 +84,7 @@ impl Parts {
             buffer[edge.from..edge.to].fill(0);
             self.store(id, task, &[run], buffer);
         }
+        assert!(advance.next >= work.next, "a step does not go back");
         work.visible.clear();
         (work.is_punched, work.next) = (advance.is_punched, advance.next);
         work.is_done |= advance.is_done;

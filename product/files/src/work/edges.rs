@@ -1,13 +1,12 @@
-//! Parts of blocks that become zero: where a file grows behind a part of a block, and at the ends of
-//! what is punched out.
+//! Parts of blocks that become zero: where a file grows behind a part of a block, and at the ends
+//! of what is punched out.
 //!
-//! What lies behind the end of a file in its last block is nobody's. It is overwritten in place before
-//! the file grows, and nobody sees a difference until then.
+//! What lies behind the end of a file in its last block belongs to no one. It is overwritten in
+//! place before the file grows, and no reader sees a difference until then.
 
-use super::settle;
 use crate::parts::Parts;
 use crate::space::Run;
-use crate::stop::{Step, Stop};
+use crate::stop::{Step, Stop, settle};
 use crate::task::{Behind, Edge, Progress, Task};
 use crate::tree::Tree;
 use coulter::buffer::Buffer;
@@ -17,8 +16,8 @@ use std::ops::Range;
 const SIZE: u64 = BLOCK_SIZE as u64;
 
 impl Parts {
-    /// Makes zero what lies behind the end of a file, bit by bit. The task has to own the file's lock.
-    /// `Yields` when nothing is left to be done.
+    /// Makes zero what lies behind the end of a file, bit by bit. The task has to own the file's
+    /// lock. `Yields` when nothing is left to be done.
     pub(crate) fn run_behind(
         &mut self,
         id: usize,
@@ -45,6 +44,7 @@ impl Parts {
                     return Progress::Waits;
                 };
                 let (_, mut buffer) = task.old.swap_remove(held);
+                assert!(edge.from < edge.to && edge.to <= BLOCK_SIZE, "an edge is part of a block");
                 buffer[edge.from..edge.to].fill(0);
                 self.submit_shrinking();
                 self.store(id, task, &[Run { block, count: 1 }], buffer);
@@ -57,20 +57,22 @@ impl Parts {
             let Some((first, run)) = found else { break };
             self.submit_shrinking();
             self.push_zeros(run);
+            assert!(first >= behind.blocks.start && run.count > 0, "each step comes further");
             behind.blocks.start = first + run.count;
         }
         behind.blocks = 0..0;
         Progress::Yields
     }
 
-    /// What lies behind the end of a file is nobody's only once the set that moved the end is submitted.
+    /// What lies behind the end of a file is free to be changed only once the set that moved the
+    /// end is submitted.
     pub(crate) fn submit_shrinking(&mut self) {
         if self.sets.has_shrunk() {
             self.submit_set(false);
         }
     }
 
-    /// What was changed before an overwrite goes first.
+    /// Changes from before an overwrite go first.
     pub(crate) fn submit_before_overwrite(&mut self) {
         if self.sets.is_ordered() {
             self.submit_set(false);
@@ -78,10 +80,11 @@ impl Parts {
     }
 }
 
-/// What is to be zero before a file of this size grows to have something from block `end` on.
+/// The blocks and bytes that are to be zero before a file of this size grows to have something from
+/// block `end` on.
 ///
-/// Its last block may hold bytes behind the end. And blocks that were allocated behind the end may hold
-/// what a write brought there whose set a crash took away.
+/// Its last block may hold bytes behind the end. And blocks that were allocated behind the end may
+/// hold bytes of a write whose set a crash took away.
 pub(crate) fn behind(tree: &mut Tree, inode: u64, size: u64, end: u64) -> Step<Behind> {
     let from = (size % SIZE) as usize;
     let block = size / SIZE;

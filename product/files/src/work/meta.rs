@@ -1,12 +1,11 @@
 //! Names and attributes: one step each.
 
-use super::settle;
 use crate::canary::{Canary, sings};
 use crate::namespace::tree::is_directory;
 use crate::namespace::{Namespace, Place};
 use crate::parts::Parts;
 use crate::request::{Attributes, Listed, Listing, Reply, Request, Usage, Whence};
-use crate::stop::Settled;
+use crate::stop::{Settled, settle};
 use crate::stop::{Step, fail};
 use crate::task::{Progress, Task};
 use crate::traffic::Traffic;
@@ -195,8 +194,8 @@ impl Parts {
         Progress::Ends(Ok(Reply::Listing(listing)))
     }
 
-    /// Finds the attributes of all that is listed. What is missing is loaded at once, not one node after
-    /// the other; false if the listing has to wait for that.
+    /// Finds the attributes of all that is listed. What is missing is loaded at once, not one node
+    /// after the other; false if the listing has to wait for that.
     fn add_attributes(&mut self, id: usize, listing: &mut Listing) -> bool {
         let mut waits = false;
         for entry in &mut listing.entries {

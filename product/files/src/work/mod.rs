@@ -12,23 +12,6 @@ mod write;
 use crate::parts::Parts;
 use crate::task::{Progress, Task, Work};
 
-/// Does a step until it does not stop for want of space, and gives its value; ends or waits otherwise.
-macro_rules! settle {
-    ($step:expr) => {
-        loop {
-            match $step {
-                $crate::stop::Settled::Done(Ok(value)) => break value,
-                $crate::stop::Settled::Done(Err(errno)) => {
-                    return $crate::task::Progress::Ends(Err(errno));
-                }
-                $crate::stop::Settled::Again => {}
-                $crate::stop::Settled::Later => return $crate::task::Progress::Waits,
-            }
-        }
-    };
-}
-pub(crate) use settle;
-
 impl Parts {
     pub(crate) fn run(&mut self, id: usize, task: &mut Task) -> Progress {
         // What it does is put back where it was, unless it became something else.

@@ -1,11 +1,10 @@
 //! Reading: pieces of a file into one buffer.
 
-use super::settle;
 use crate::items::Segment;
 use crate::parts::Parts;
 use crate::request::Reply;
 use crate::space::Run;
-use crate::stop::{Step, Stop, fail};
+use crate::stop::{Step, Stop, fail, settle};
 use crate::task::{Progress, Read, Task, Write};
 use crate::traffic::Traffic;
 use crate::tree::Tree;
@@ -113,9 +112,11 @@ fn finish(task: &mut Task, read: &mut Read, range: Range<usize>) -> (Progress, O
         for (block, piece) in task.old.drain(..) {
             let place = read.pieces.iter().find(|(other, _)| *other == block);
             let (_, start) = place.expect("a piece was asked for");
+            assert!(start + piece.len() <= buffer.len(), "a piece lies in the buffer");
             buffer[*start..*start + piece.len()].copy_from_slice(&piece);
         }
     }
+    assert!(range.end <= buffer.len(), "the answer lies in the buffer");
     let Some((inode, offset)) = read.copy_to else {
         return (Progress::Ends(Ok(Reply::Data(buffer, range))), None);
     };

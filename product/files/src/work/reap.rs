@@ -1,10 +1,9 @@
 //! What nobody needs goes: inodes without names, and blocks behind the end of a file.
 
-use super::settle;
 use crate::items::{BLOCKS_END, RUNS_MAX};
 use crate::parts::Parts;
 use crate::request::Reply;
-use crate::stop::Step;
+use crate::stop::{Step, settle};
 use crate::task::Progress;
 use crate::tree::Tree;
 

@@ -1,16 +1,15 @@
 //! A file gets another size, and other attributes with it.
 //!
-//! The new size is there at once. When more blocks are behind it than one step takes away, the inode
-//! becomes an orphan of them, and nobody changes its blocks until they are gone.
+//! The new size is there at once. When more blocks are behind it than one step takes away, the
+//! inode becomes an orphan of them, and nobody changes its blocks until they are gone.
 
 use super::edges::behind;
-use super::settle;
 use crate::items::{BLOCKS_END, RUNS_MAX};
 use crate::namespace::Namespace;
 use crate::namespace::tree::clear_privileges;
 use crate::parts::Parts;
 use crate::request::Reply;
-use crate::stop::{Step, fail};
+use crate::stop::{Step, fail, settle};
 use crate::task::{Behind, Progress, Resize, Task};
 use crate::tree::Tree;
 use coulter_format::BLOCK_SIZE;

@@ -15,6 +15,7 @@ impl Parts {
             self.submit_set(true);
             self.flushes.order().issued()
         });
+        assert!(wanted <= self.flushes.order().issued(), "it waits for what was submitted");
         if self.health.has_failed() {
             return Progress::Ends(Err(libc::EIO));
         }

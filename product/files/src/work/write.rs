@@ -1,11 +1,10 @@
 //! Writing: data into blocks that the file has, or into new ones.
 //!
-//! New blocks are submitted at once, for nothing refers to them before the next set. What is overwritten
-//! in place goes behind the changes that came before it. The step that changes the tree and the commands
-//! with the data are one: no set can come between them.
+//! New blocks are submitted at once, for nothing refers to them before the next set. What is
+//! overwritten in place goes behind the changes that came before it. The step that changes the tree
+//! and the commands with the data are one: no set can come between them.
 
 use super::edges::behind;
-use super::settle;
 use crate::canary::{Canary, sings};
 use crate::io::WRITE_BLOCKS_MAX;
 use crate::items::Segment;
@@ -13,7 +12,7 @@ use crate::namespace::tree::clear_privileges;
 use crate::parts::Parts;
 use crate::request::Reply;
 use crate::space::Run;
-use crate::stop::{Step, Stop, fail};
+use crate::stop::{Step, Stop, fail, settle};
 use crate::task::{Behind, Progress, Task, Write};
 use crate::traffic::Traffic;
 use crate::tree::Tree;
@@ -46,8 +45,8 @@ struct Plan {
     behind: Behind,
     /// Whether it changes bytes that a reader sees now.
     overwrites: bool,
-    /// It does, and has new blocks or a new size too: then what it changes goes to other places, and
-    /// all of it is there after a crash or none.
+    /// It does, and has new blocks or a new size too: then what it changes goes to other places,
+    /// and all of it is there after a crash or none.
     is_mixed: bool,
     size: u64,
 }
@@ -144,7 +143,9 @@ impl Parts {
         if sings(Canary::SizeOutsideSet) {
             self.split_size(id, inode, plan.size, changed.end);
         }
+        assert!(changed.end > part.start && changed.end <= part.end, "each step writes something");
         write.done += (changed.end - part.start) as usize;
+        assert!(write.done <= write.length, "no more is written than was asked for");
         self.unlock(id);
         Progress::Yields
     }
@@ -273,6 +274,7 @@ fn apply(
             }
         }
     }
+    assert!(at > part.first && at <= part.last + 1, "a step comes further, and not too far");
     let end = part.end.min(at * SIZE);
     let mut inode = tree.inode(number)?;
     let before = inode;

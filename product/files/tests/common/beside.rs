@@ -24,7 +24,7 @@ fn tree(mount: &mut Mount) -> u64 {
     hashed(dump.lines().filter(|line| !line.starts_with("/zz")).collect::<Vec<_>>())
 }
 
-/// What a workload begins with.
+/// The volume that a workload begins with.
 pub struct Begin(Volume);
 
 impl Begin {
@@ -109,7 +109,8 @@ impl Workload {
         }
     }
 
-    /// Begins writes, small and large, over old bytes and new ones; and lets some commands complete.
+    /// Begins writes, small and large, over old bytes and new ones; and lets some commands
+    /// complete.
     fn beside(&mut self) {
         for file in 0..BESIDE.len() {
             if self.writes[file].is_some() {

@@ -1,7 +1,8 @@
-//! A volume as it really is: the engine on a simulated device, whose power can be cut after each command.
+//! A volume as it really is: the engine on a simulated device, whose power can be cut after each
+//! command.
 //!
-//! Requests reach the engine in the order in which the file system gave them. Device commands complete
-//! one at a time, and after each one that changes the device, what is on it can be kept.
+//! Requests reach the engine in the order in which the file system gave them. Device commands
+//! complete one at a time, and after each one that changes the device, what is on it can be kept.
 
 use super::{BLOCK_SIZE, Backend};
 use coulter::buffer::Buffer;

@@ -31,7 +31,7 @@ fn nearly_full(random: &mut Random, seed: u64) -> (Mount, u64) {
     (mount, file)
 }
 
-/// Takes all that is free, and frees single blocks and pairs until it is about so much.
+/// Takes all that is free, and frees single blocks and pairs until about this number is free.
 pub fn fragmented(mount: &mut Mount, random: &mut Random, free_blocks: u64) {
     let filler = mount.create("filler").expect("room");
     let mut end = 0;
@@ -49,7 +49,7 @@ pub fn fragmented(mount: &mut Mount, random: &mut Random, free_blocks: u64) {
     }
 }
 
-/// What is out for a writer.
+/// The request that is out for a writer.
 enum Stage {
     Idle,
     /// Of this byte, up to this end.

@@ -1,9 +1,9 @@
-//! What was done on several tracks at once, and what a crash may leave of it.
+//! The history of several tracks at once, and what a crash may leave of it.
 //!
-//! Each track is changed by one operation at a time, and no operation changes two tracks. A crash leaves
-//! each track as it was after some of its operations. The promise is that all of them were so at one
-//! moment: an operation is not there without those that were answered before it began, and everything is
-//! there that a completed sync covered.
+//! Each track is changed by one operation at a time, and no operation changes two tracks. A crash
+//! leaves each track as it was after some of its operations. The promise is that all of them were
+//! so at one moment: an operation is not there without those that were answered before it began,
+//! and everything is there that a completed sync covered.
 
 /// An operation of a track.
 struct Change {
@@ -25,7 +25,7 @@ pub enum End {
     Unsure,
 }
 
-/// What a completed sync covered.
+/// The operations that a completed sync covered.
 struct Covered {
     /// Steps of the log with which a crash keeps it.
     kept: usize,
@@ -70,7 +70,7 @@ impl History {
         last.is_unsure = end == End::Unsure;
     }
 
-    /// What a sync covers that begins now: of each track the last operation that was answered.
+    /// The cover of a sync that begins now: of each track the last operation that was answered.
     pub fn answered(&self) -> Vec<usize> {
         let last = |changes: &Vec<Change>| {
             changes.len() - if changes.last().is_some_and(|c| c.answered.is_none()) { 2 } else { 1 }
@@ -78,7 +78,7 @@ impl History {
         self.tracks.iter().map(last).collect()
     }
 
-    /// A sync is complete; a crash keeps so many steps of the log by now.
+    /// A sync is complete; a crash keeps this number of steps of the log by now.
     pub fn cover(&mut self, kept: usize, least: Vec<usize>) {
         self.covered.push(Covered { kept, least });
     }

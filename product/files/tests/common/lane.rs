@@ -84,8 +84,23 @@ pub struct Lane {
     pub is_blind: bool,
     /// Changes are refused, those that have begun too.
     pub is_refused: bool,
-    /// What it holds is not sure.
+    /// Its content is not sure.
     is_lost: bool,
+}
+
+/// Bytes of a file of this size, or behind its end.
+fn range(random: &mut Random, size: u64) -> (u64, u64) {
+    let offset = match random.below(3) {
+        0 => random.below(SIZE_MAX / 4096) * 4096,
+        1 => random.below(SIZE_MAX - 1),
+        _ => size.min(SIZE_MAX - 1),
+    };
+    let length = match random.below(3) {
+        0 => 1 + random.below(100),
+        1 => 4096 * (1 + random.below(4)),
+        _ => 1 + random.below(12_000),
+    };
+    (offset, length.min(SIZE_MAX - offset))
 }
 
 fn place(slot: usize) -> (usize, Name) {
@@ -117,7 +132,7 @@ impl Lane {
                 Ok(Reply::Bytes(value)) => Some(value[0]),
                 _ => None,
             };
-            // A file is called by its number where nobody has made it.
+            // A file is called by its number if it was not made in this life.
             numbers.insert(entry.number, entry.number);
             state.names.insert(slot, entry.number);
             state.files.insert(entry.number, Content::new(bytes, attribute));
@@ -140,7 +155,8 @@ impl Lane {
         self.out.is_none() && !self.is_lost
     }
 
-    /// Begins an operation. Returns what it should leave, and if it has to be durable with its answer.
+    /// Begins an operation. Returns what it should leave, and if it has to be durable with its
+    /// answer.
     pub fn begin<B: Backend>(&mut self, mount: &mut Mount<B>, random: &mut Random) -> (u64, bool) {
         assert!(self.out.is_none(), "one at a time");
         if self.held.len() > 2 || random.chance(10) {
@@ -190,18 +206,7 @@ impl Lane {
     ) -> Request {
         let inode = self.numbers[&file];
         let old = after.files[&file].clone();
-        let offset = match random.below(3) {
-            0 => random.below(SIZE_MAX / 4096) * 4096,
-            1 => random.below(SIZE_MAX - 1),
-            _ => (old.bytes.len() as u64).min(SIZE_MAX - 1),
-        };
-        let most = SIZE_MAX - offset;
-        let length = match random.below(3) {
-            0 => 1 + random.below(100),
-            1 => 4096 * (1 + random.below(4)),
-            _ => 1 + random.below(12_000),
-        }
-        .min(most);
+        let (offset, length) = range(random, old.bytes.len() as u64);
         let (from, to) = (offset as usize, (offset + length) as usize);
         let seed = random.bits() as u8;
         let (request, new) = match random.below(12) {

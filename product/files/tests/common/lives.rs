@@ -1,8 +1,9 @@
-//! Lives of a file system with several operations and many commands under way, which end in a crash.
+//! Lives of a file system with several operations and many commands under way, which end in a
+//! crash.
 //!
-//! Commands complete in any order. The clock moves. Reads fail for a while, the volume lacks space for a
-//! while, and in some lives a write fails and all later ones with it. At any moment, with commands out,
-//! what a crash would leave is opened, checked, and compared with the history.
+//! Commands complete in any order. The clock moves. Reads fail for a while, the volume lacks space
+//! for a while, and in some lives a write fails and all later ones with it. At any moment, with
+//! commands out, what a crash would leave is opened, checked, and compared with the history.
 
 use super::full::{Writer, fragmented};
 use super::history::{End, History};
@@ -23,7 +24,7 @@ const STEPS_BROKEN: u64 = 80;
 const VOLUME_BLOCKS: u64 = 1536;
 const CACHES: [usize; 3] = [8, 60, 600];
 
-/// What was done.
+/// Figures of lives.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     pub operations: usize,
@@ -36,7 +37,7 @@ pub struct Figures {
     pub broken: usize,
 }
 
-/// What goes wrong in a life.
+/// The trouble that a life is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,
@@ -248,7 +249,7 @@ impl<'a> Life<'a> {
         self.check(kept)
     }
 
-    /// What a crash that keeps so much leaves, after it was opened and checked.
+    /// The volume after a crash that keeps this much, opened and checked.
     fn check(&mut self, kept: usize) -> Volume {
         let left = self.mount.volume().cut(kept);
         let findings = check(&left);
@@ -284,7 +285,7 @@ impl<'a> Life<'a> {
             self.mount.files.handle_time(self.now_ns);
             self.mount.settle();
         }
-        assert!(self.mount.files.is_durable(), "what has waited long enough is durable");
+        assert!(self.mount.files.is_durable(), "changes that have waited long enough is durable");
         let volume = self.mount.volume();
         assert_eq!(volume.durable, volume.log.len(), "and the volume says so");
         let answered = self.history.answered();

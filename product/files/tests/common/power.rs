@@ -29,8 +29,8 @@ impl Base {
         Base { ops: ops.to_vec(), dump: mount.dump(), device: mount.backend.device().clone() }
     }
 
-    /// The tree before and after each operation, from a file system beside: to look at it makes what is
-    /// gathered go out.
+    /// The tree before and after each operation, from a file system beside: to look at it makes
+    /// what is gathered go out.
     fn states(&self, ops: &[Op]) -> Vec<String> {
         let mut mount = Mount::new(SHADOW_BLOCKS, CACHE_BLOCKS, 1);
         for (number, op) in (1..).zip(&self.ops) {

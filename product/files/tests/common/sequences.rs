@@ -1,8 +1,8 @@
 //! The sequences of operations that found bugs in file systems of the kernel.
 //!
-//! They are those that ACE (Mohan et al., OSDI '18) is held to reach, under the names that it gives them:
-//! most are tests of xfstests. A sync of one file or directory is a sync of all here. Direct writes and
-//! writes through a mapping arrive as writes.
+//! They are those that ACE (Mohan et al., OSDI '18) is held to reach, under the names that it gives
+//! them: most are tests of xfstests. A sync of one file or directory is a sync of all here. Direct
+//! writes and writes through a mapping arrive as writes.
 
 use super::ace::Op;
 use coulter_files::AllocateMode;

@@ -1,8 +1,8 @@
 //! A volume in plain memory: it takes commands in order and completes them late.
 //!
-//! After a crash it holds a prefix of what it was given, no shorter than what was durable. A read beside a
-//! write which is out sees the block before or after it. A flush covers what had completed when it was
-//! given. After a command that failed no later one takes effect.
+//! After a crash it holds a prefix of what it was given, no shorter than what was durable. A read
+//! beside a write which is out sees the block before or after it. A flush covers what had completed
+//! when it was given. After a command that failed no later one takes effect.
 
 use super::Backend;
 use coulter::buffer::Buffer;
@@ -42,10 +42,10 @@ pub struct Volume {
     new: Content,
     /// With what is complete.
     old: Content,
-    /// What was submitted, in order, since the start.
+    /// All that was submitted, in order, since the start.
     pub log: Vec<Step>,
     start: Content,
-    /// Of the log, what a crash cannot take away.
+    /// Steps of the log that a crash cannot take away.
     pub durable: usize,
     /// The step of the log from which on everything fails.
     failed_from: Option<usize>,
@@ -84,7 +84,7 @@ impl Volume {
         Volume { block_count, new, old, log, start, durable: 0, failed_from: None, newest, last: 0 }
     }
 
-    /// Of the log, the most that a crash may leave.
+    /// Steps of the log that a crash may leave at most.
     pub fn end(&self) -> usize {
         self.failed_from.unwrap_or(self.log.len())
     }
@@ -141,7 +141,7 @@ struct Out {
 enum Kind {
     Read(u64),
     Write(usize),
-    /// What it covers: steps of the log.
+    /// Covers steps of the log.
     Flush(usize),
 }
 
@@ -201,8 +201,8 @@ impl InMemory {
         self.out.len()
     }
 
-    /// From some command on that is out, or else from the next one on, all that changes something fails:
-    /// none that has completed, for what has completed is read from then on.
+    /// From some command on that is out, or else from the next one on, all that changes something
+    /// fails: none that has completed, for those are read from then on.
     pub fn fail_from_here(&mut self, error: IoError) {
         let first = self.volume.last;
         let rest = self.volume.log.len() - first;
@@ -243,10 +243,11 @@ impl InMemory {
         }
     }
 
-    /// Nobody reads blocks of which the newest change is out: what comes back may be of the time before.
+    /// No one reads blocks of which the newest change is out: what comes back may be of the time
+    /// before.
     fn assert_settled(&self, first: u64, count: u64) {
         if self.volume.failed_from.is_some() {
-            // What was to be written over it may have failed.
+            // The write over it may have failed.
             return;
         }
         for out in &self.out {
@@ -366,7 +367,7 @@ fn push_blocks(step: &mut Step, first: u64, bytes: &[u8]) {
     }
 }
 
-/// What the engine asks of such a write.
+/// The limits of the engine for such a write.
 fn check_changes(changes: &[Change], length: usize) {
     assert!(changes.len() <= 200, "{} ranges", changes.len());
     let stored: u64 = changes.iter().filter(|change| !change.discard).map(|c| c.count).sum();
