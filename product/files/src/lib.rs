@@ -30,6 +30,7 @@ pub mod canary;
 #[cfg(not(coulter_canary))]
 mod canary;
 mod create;
+mod data;
 pub mod desk;
 mod files;
 mod flushes;

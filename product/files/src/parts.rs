@@ -8,7 +8,6 @@ use crate::loads::Loads;
 use crate::locks::Locks;
 use crate::nodes::Nodes;
 use crate::sets::{STEP_BLOCKS_MAX, Sets};
-use crate::space::Run;
 use crate::stop::{Role, Settled, Step, Stop};
 use crate::task::{Task, Work};
 use crate::traffic::Traffic;
@@ -299,17 +298,6 @@ impl Parts {
     fn end_traffic(&mut self, id: u32) {
         self.traffic.remove(id);
         self.desk.wake_all(self.traffic.take_waiting());
-    }
-
-    /// Asks for data for a task.
-    pub(crate) fn fetch(&mut self, id: usize, task: &mut Task, run: Run, buffer: Buffer) {
-        assert_eq!(buffer.len() as u64, run.count * BLOCK_SIZE as u64, "whole blocks are fetched");
-        self.counters.data_blocks_read += run.count;
-        let command = Command::Read { block: run.block, buffer };
-        let purpose = Purpose::Fetch { ticket: self.desk.ticket(id), block: run.block };
-        let io = self.desk.give(command, purpose);
-        self.traffic.add_read(io, run);
-        task.out += 1;
     }
 
     /// The step that was done counts: what comes later must not be seen before it.

@@ -123,9 +123,10 @@ impl<B: Backend> Mount<B> {
                 Some((io, buffer)) => {
                     self.files.handle_completion(io, self.backend.result(io), buffer)
                 }
-                None => return,
+                None => break,
             }
         }
+        self.files.assert_invariants();
     }
 
     pub fn submit(&mut self, mut request: Request) -> u64 {
