@@ -42,12 +42,12 @@ pub(crate) struct Space {
     cursors: [u64; 2],
     /// Groups in which nothing was found.
     full: Vec<bool>,
+    /// Those of them that the step that is under way found: it may have filled them itself.
+    filled: Vec<u64>,
     /// Freed by the open set: first block and count.
     held: BTreeMap<u64, u64>,
     /// Freed by the step that is under way.
     freed: Vec<Run>,
-    /// Whether the step that is under way took blocks.
-    took: bool,
     reserve: u64,
 }
 
@@ -60,8 +60,8 @@ impl Space {
             cursors: [data, 2],
             full: vec![false; space::group_count(block_count) as usize],
             held: BTreeMap::new(),
+            filled: Vec::new(),
             freed: Vec::new(),
-            took: false,
             reserve: reserve(block_count),
         }
     }
@@ -99,7 +99,6 @@ impl Space {
         assert!(run.count <= superblock.free_blocks, "no more is taken than is free");
         superblock.free_blocks -= run.count;
         self.cursors[purpose as usize] = run.end();
-        self.took = true;
         Ok(run)
     }
 
@@ -142,6 +141,7 @@ impl Space {
         }
         if offset == 0 && !met_held {
             self.full[group as usize] = true;
+            self.filled.push(group);
         }
         Ok(None)
     }
@@ -204,14 +204,14 @@ impl Space {
             assert!(!clashes, "a block is freed once");
             self.held.insert(run.block, run.count);
         }
-        self.took = false;
+        self.filled.clear();
     }
 
     pub(crate) fn roll_back(&mut self) {
         assert!(self.freed.iter().all(|run| run.count > 0), "what is freed is something");
         self.freed.clear();
-        if std::mem::take(&mut self.took) {
-            self.full.fill(false);
+        for group in self.filled.drain(..) {
+            self.full[group as usize] = false;
         }
     }
 
@@ -241,4 +241,57 @@ impl Space {
 /// Blocks kept for operations that free others.
 pub(crate) fn reserve(block_count: u64) -> u64 {
     (block_count / 64).clamp(48, 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUPS: u64 = 16;
+
+    /// Groups of which only the last one has free blocks.
+    fn nearly_full() -> (Space, Cache, Superblock) {
+        let block_count = GROUPS * space::GROUP_BLOCKS;
+        let mut cache = Cache::new(64);
+        for group in 0..GROUPS {
+            let byte = if group == GROUPS - 1 { 0 } else { 0xff };
+            cache.handle_loaded(space::bitmap_block(group), &[byte; coulter_format::BLOCK_SIZE]);
+        }
+        let [superblock, ..] = crate::create(&crate::CreateOptions {
+            block_count,
+            uuid: [1; 16],
+            hash_seed: [2; 16],
+            label: [0; 64],
+            owner: (0, 0),
+            now: crate::Time::default(),
+        })
+        .expect("it has room");
+        (Space::new(block_count), cache, Superblock::decode(&superblock).expect("just made"))
+    }
+
+    fn take(space: &mut Space, cache: &mut Cache, superblock: &mut Superblock) -> Run {
+        cache.begin();
+        space.allocate(cache, superblock, Purpose::Data, Some(2), 1, true).expect("there is room")
+    }
+
+    #[test]
+    fn a_step_that_is_undone_has_the_groups_before_it_not_searched_anew() {
+        let (mut space, mut cache, mut superblock) = nearly_full();
+        let full = |space: &Space| space.full.iter().filter(|full| **full).count() as u64;
+        take(&mut space, &mut cache, &mut superblock);
+        cache.roll_back();
+        space.roll_back();
+        assert_eq!(full(&space), 0, "it may have filled them itself");
+        let first = take(&mut space, &mut cache, &mut superblock);
+        cache.commit();
+        space.commit();
+        // The search began behind the start of the first group, so that may have something.
+        assert_eq!(full(&space), GROUPS - 2);
+        let second = take(&mut space, &mut cache, &mut superblock);
+        assert_eq!(space::group_of(second.block), GROUPS - 1);
+        cache.roll_back();
+        space.roll_back();
+        assert_eq!(full(&space), GROUPS - 2, "they were full before the step");
+        assert_ne!(take(&mut space, &mut cache, &mut superblock), first, "that is taken");
+    }
 }
