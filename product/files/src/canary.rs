@@ -39,11 +39,13 @@ pub enum Canary {
     PassingErrorStays,
     /// A flush counts for commands that were out when it began.
     FlushCoversOut,
+    /// A file grows over blocks behind its end that hold what was there.
+    BehindEndKept,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 11] = [
+    pub const ALL: [Canary; 12] = [
         Canary::FreedReusedEarly,
         Canary::DataAfterSet,
         Canary::DiscardBeforeSet,
@@ -55,6 +57,7 @@ impl Canary {
         Canary::OwnBufferGivenBack,
         Canary::PassingErrorStays,
         Canary::FlushCoversOut,
+        Canary::BehindEndKept,
     ];
 }
 

@@ -6,8 +6,6 @@ mod common;
 use common::ace::{Op, alphabet, bases};
 use common::beside::Begin;
 use common::lives;
-use coulter::buffer::Buffer;
-use coulter_files::{AllocateMode, Changes, Request};
 
 #[test]
 fn every_cut_of_every_operation_beside_others_leaves_one_moment() {
@@ -65,42 +63,7 @@ fn a_million_operations_with_commands_out_at_every_cut_leave_one_moment() {
     }
 }
 
-/// Data is submitted before the set that makes the file longer. Where the file had blocks behind
-/// its end already, a crash between both leaves it there.
 #[test]
 fn what_a_lost_write_left_behind_the_end_of_a_file_is_never_seen() {
-    const LENGTH: u64 = 40 * 4096;
-    let mut mount = common::Mount::new(1024, 300, 1);
-    let inode = mount.create("foo").expect("room");
-    let mode = AllocateMode::Allocate { keep_size: true };
-    mount.run(Request::Allocate { inode, offset: 0, length: LENGTH, mode }).expect("room");
-    mount.sync();
-    let before = mount.volume().log.len();
-    mount.write(inode, 0, &[7; LENGTH as usize]).expect("room");
-    mount.sync();
-    let cuts = before..mount.volume().log.len();
-    assert!(cuts.len() > 1, "the data comes before the set");
-    for kept in cuts {
-        let grown = |request: &dyn Fn() -> Request| {
-            let mut mount = common::Mount::of(mount.volume().cut(kept), 300, 1);
-            mount.run(request()).expect("room");
-            let size = mount.attributes(inode).expect("it is there").inode.size;
-            assert!(size >= LENGTH);
-            let found = mount.read(inode, 0, LENGTH as u32).expect("sound");
-            assert!(found.iter().all(|byte| *byte == 0), "cut after {kept}: {:?}", request());
-            mount.sync();
-            assert!(common::check(mount.volume()).is_empty());
-        };
-        let changes = Changes { size: Some(LENGTH), ..Changes::default() };
-        grown(&|| Request::Change { inode, changes });
-        for (offset, length) in [(LENGTH - 1, 1), (LENGTH + 5000, 9000)] {
-            let mode = AllocateMode::Allocate { keep_size: false };
-            grown(&|| Request::Allocate { inode, offset, length, mode });
-        }
-        let (offset, kills_privileges, sync) = (LENGTH, false, false);
-        grown(&|| {
-            let buffer = Buffer::copied_from(&[1; 100]);
-            Request::Write { inode, offset, buffer, kills_privileges, sync }
-        });
-    }
+    common::scenes::write_behind_the_end_that_was_lost();
 }

@@ -61,6 +61,7 @@ fn scenes_for(mistake: Canary) -> &'static [fn()] {
         Canary::OwnBufferGivenBack => &[common::errors::every_operation_with_every_error, live],
         Canary::PassingErrorStays => &[common::errors::metadata_that_cannot_be_read_once],
         Canary::FlushCoversOut => &[live],
+        Canary::BehindEndKept => &[scenes::write_behind_the_end_that_was_lost],
         Canary::FreedReusedEarly | Canary::DataAfterSet | Canary::ZerosReadEarly => {
             &[cut_all, live]
         }
@@ -91,6 +92,7 @@ fn without_a_mistake_the_same_scenes_hold() {
     for scene in [
         scenes::file_unlinked_while_it_is_open,
         scenes::directory_emptied_while_it_is_listed,
+        scenes::write_behind_the_end_that_was_lost,
         common::full::writers_that_meet_a_full_file_system,
         common::errors::every_operation_with_every_error,
         common::errors::metadata_that_cannot_be_read_once,

@@ -4,6 +4,7 @@
 //! What lies behind the end of a file in its last block belongs to no one. It is overwritten in
 //! place before the file grows, and no reader sees a difference until then.
 
+use crate::canary::{Canary, sings};
 use crate::parts::Parts;
 use crate::space::Run;
 use crate::stop::{Step, Stop, settle};
@@ -92,6 +93,7 @@ pub(crate) fn behind(tree: &mut Tree, inode: u64, size: u64, end: u64) -> Step<B
     let edge = has_edge.then_some(Edge { block, from, to: BLOCK_SIZE });
     let first = size.div_ceil(SIZE);
     let next = if first < end { tree.next_mapped(inode, first)? } else { None };
+    let next = next.filter(|_| !sings(Canary::BehindEndKept));
     let blocks = next.map_or(0..0, |next| next..end.max(next));
     Ok(Behind { edge, blocks })
 }

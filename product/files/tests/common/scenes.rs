@@ -1,7 +1,8 @@
 //! Scenes that more than one test plays.
 
 use super::{Mount, name};
-use coulter_files::{ROOT, Reply, Request};
+use coulter::buffer::Buffer;
+use coulter_files::{AllocateMode, Changes, ROOT, Reply, Request};
 
 /// A large directory lists each name once, also while it is emptied.
 pub fn directory_emptied_while_it_is_listed() {
@@ -56,4 +57,43 @@ pub fn file_unlinked_while_it_is_open() {
     mount.sync();
     assert_eq!(super::orphan_count(mount.volume()), 0, "it is closed");
     assert!(super::check(mount.volume()).is_empty());
+}
+
+/// Data is submitted before the set that makes the file longer. Where the file had blocks behind
+/// its end already, a crash between both leaves it there.
+pub fn write_behind_the_end_that_was_lost() {
+    const LENGTH: u64 = 40 * 4096;
+    let mut mount = Mount::new(1024, 300, 1);
+    let inode = mount.create("foo").expect("room");
+    let mode = AllocateMode::Allocate { keep_size: true };
+    mount.run(Request::Allocate { inode, offset: 0, length: LENGTH, mode }).expect("room");
+    mount.sync();
+    let before = mount.volume().log.len();
+    mount.write(inode, 0, &[7; LENGTH as usize]).expect("room");
+    mount.sync();
+    let cuts = before..mount.volume().log.len();
+    assert!(cuts.len() > 1, "the data comes before the set");
+    for kept in cuts {
+        let grown = |request: &dyn Fn() -> Request| {
+            let mut mount = Mount::of(mount.volume().cut(kept), 300, 1);
+            mount.run(request()).expect("room");
+            let size = mount.attributes(inode).expect("it is there").inode.size;
+            assert!(size >= LENGTH);
+            let found = mount.read(inode, 0, LENGTH as u32).expect("sound");
+            assert!(found.iter().all(|byte| *byte == 0), "cut after {kept}: {:?}", request());
+            mount.sync();
+            assert!(super::check(mount.volume()).is_empty());
+        };
+        let changes = Changes { size: Some(LENGTH), ..Changes::default() };
+        grown(&|| Request::Change { inode, changes });
+        for (offset, length) in [(LENGTH - 1, 1), (LENGTH + 5000, 9000)] {
+            let mode = AllocateMode::Allocate { keep_size: false };
+            grown(&|| Request::Allocate { inode, offset, length, mode });
+        }
+        let (offset, kills_privileges, sync) = (LENGTH, false, false);
+        grown(&|| {
+            let buffer = Buffer::copied_from(&[1; 100]);
+            Request::Write { inode, offset, buffer, kills_privileges, sync }
+        });
+    }
 }
