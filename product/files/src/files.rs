@@ -229,8 +229,13 @@ impl Files {
         if health.has_failed() && changes {
             return Progress::Ends(Err(libc::EROFS));
         }
-        // Reaping goes on: it would not come again before the next mount.
-        if health.is_short_of_space() && changes && !matches!(task.work, Work::Reap(_)) {
+        // What takes blocks away goes on: it would not come again before the next mount.
+        let takes_away = match &task.work {
+            Work::Reap(_) => true,
+            Work::Resize(resize) => resize.drains,
+            _ => false,
+        };
+        if health.is_short_of_space() && changes && !takes_away {
             return Progress::Ends(Err(libc::ENOSPC));
         }
         self.parts.run(id, task)

@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{Backend, Mount, Volume, check, name, orphan_count};
-use coulter_files::{AllocateMode, Changes, ROOT, Reply, Request};
+use common::{Backend, Fails, Mount, Volume, check, name, orphan_count};
+use coulter_files::{AllocateMode, Changes, IoError, ROOT, Reply, Request};
 use coulter_format::BLOCK_SIZE;
 use coulter_format::files::FILE_SIZE_MAX;
 
@@ -93,4 +93,63 @@ fn a_file_that_is_cut_to_nothing_loses_its_last_block() {
     assert_eq!(mount.attributes(inode).expect("it is there").inode.blocks, 0);
     assert!(free_blocks(&mut mount) >= free + RUNS);
     holds_at_each_cut(mount.volume(), before);
+}
+
+/// A truncation of many runs that ends in its midst leaves blocks to be taken away: those, and no
+/// others. Returns how often it ended so.
+fn written_after_a_truncation_that_was_broken_off(
+    breaks: fn(&mut Mount),
+    mends: fn(&mut Mount),
+) -> u32 {
+    let (mut made, inode) = sparse();
+    let free = free_blocks(&mut made);
+    let mut broken = 0;
+    for completions in 0..24 {
+        let mut mount = Mount::of(made.volume().clone(), CACHE, 2);
+        let changes = Changes { size: Some(0), ..Changes::default() };
+        let request = mount.submit(Request::Change { inode, changes });
+        (0..completions).for_each(|_| mount.complete_one());
+        breaks(&mut mount);
+        mount.settle();
+        let answer = mount.answer(request).expect("it was answered");
+        mends(&mut mount);
+        let size = mount.attributes(inode).expect("it is there").inode.size;
+        broken += u32::from(answer.is_err() && size == 0);
+        mount.write(inode, 0, &[7; 20 * BLOCK_SIZE]).expect("room");
+        mount.sync();
+        mount.settle();
+        assert_eq!(check(mount.volume()), Vec::<String>::new(), "after {completions}");
+        let mut mount = Mount::of(mount.volume().cut(mount.volume().log.len()), CACHE, 2);
+        mount.settle();
+        let found = mount.read(inode, 0, 20 * BLOCK_SIZE as u32).expect("it is there");
+        assert!(found.iter().all(|byte| *byte == 7), "after {completions}: what was written stays");
+        let changes = Changes { size: Some(0), ..Changes::default() };
+        mount.run(Request::Change { inode, changes }).expect("made empty");
+        mount.sync();
+        mount.settle();
+        assert_eq!(orphan_count(mount.volume()), 0);
+        assert!(free_blocks(&mut mount) >= free + RUNS, "after {completions}: all of it went");
+    }
+    broken
+}
+
+#[test]
+fn a_shortage_in_the_midst_of_a_truncation_takes_nothing_that_is_written_later() {
+    let broken = written_after_a_truncation_that_was_broken_off(
+        |mount| {
+            mount.files.handle_space(true);
+            mount.poll();
+        },
+        |mount| mount.files.handle_space(false),
+    );
+    assert_eq!(broken, 0, "what takes blocks away goes on");
+}
+
+#[test]
+fn a_read_error_in_the_midst_of_a_truncation_takes_nothing_that_is_written_later() {
+    let broken = written_after_a_truncation_that_was_broken_off(
+        |mount| mount.backend.fails = Some(Fails::Reads(IoError::Failed(libc::EIO))),
+        |mount| mount.backend.fails = None,
+    );
+    assert!(broken > 2, "{broken} were broken off");
 }

@@ -1,5 +1,5 @@
-//! What the state machine itself costs: random writes to a file on a volume that is memory and completes
-//! at once.
+//! What the state machine itself costs: random writes to a file on a volume that is memory and
+//! completes at once.
 
 use coulter::buffer::Buffer;
 use coulter_files::{

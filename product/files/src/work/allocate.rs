@@ -150,6 +150,7 @@ fn advance(tree: &mut Tree, traffic: &Traffic, work: &Allocate, now: Time) -> St
         AllocateMode::Punch => true,
         AllocateMode::Allocate { keep_size } | AllocateMode::Zero { keep_size } => {
             let end = stop.div_ceil(SIZE);
+            tree.keep_before(number, end)?;
             let (fresh, next) = take(tree, traffic, number, work.next, end, now)?;
             (advance.fresh, advance.next) = (fresh, next);
             if next < end {

@@ -57,6 +57,16 @@ impl Tree {
         }
     }
 
+    /// A file with a name gets something before block `end`. A truncation that was broken off may
+    /// have left blocks there that are to be taken away: they are the file's own again, else the
+    /// next opening would take what is written there now.
+    pub(crate) fn keep_before(&mut self, inode: u64, end: u64) -> Step<()> {
+        match self.orphan(inode)? {
+            Some(from) if from < end && self.inode(inode)?.links > 0 => self.remove_orphan(inode),
+            _ => Ok(()),
+        }
+    }
+
     /// A part of an inode's blocks from `from` on goes; whether all of them went.
     pub(crate) fn cut(&mut self, inode: u64, from: u64) -> Step<bool> {
         self.may_use_reserve = true;

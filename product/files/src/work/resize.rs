@@ -98,6 +98,9 @@ fn apply(tree: &mut Tree, number: u64, size: u64, resize: &Resize, now: Time) ->
         clear_privileges(&mut inode);
     }
     let is_shorter = size < inode.size;
+    if size > inode.size {
+        tree.keep_before(number, size.div_ceil(SIZE))?;
+    }
     inode.size = size;
     let mut is_done = true;
     if is_shorter {

@@ -274,10 +274,12 @@ fn apply(
             }
         }
     }
-    assert!(at > part.first && at <= part.last + 1, "a step comes further, and not too far");
     let end = part.end.min(at * SIZE);
     let mut inode = tree.inode(number)?;
     let before = inode;
+    if end > before.size {
+        tree.keep_before(number, part.last + 1)?;
+    }
     inode.blocks = inode.blocks + new_blocks - moved_blocks;
     inode.size = inode.size.max(end);
     (inode.modified, inode.changed) = (now, now);
