@@ -9,7 +9,7 @@ use crate::sync::Waiter;
 use coulter::buffer::Buffer;
 use coulter_files::{AllocateMode, Command, Reply, Request, Time, Whence};
 use coulter_format::BLOCK_SIZE;
-use coulter_format::overlay::{Record, RecordState, WINDOW_BLOCKS};
+use coulter_format::overlay::{Fingerprint, Record, RecordState, WINDOW_BLOCKS};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// A run of overwrites that is so long is in order, and stays in place.
@@ -136,20 +136,49 @@ impl<L: Lower> Overlay<L> {
             return Ok(());
         }
         let handle = adopted.record.handle;
-        if self.lower.status(&handle)?.fingerprint() != expected {
+        let now = self.lower.status(&handle)?.fingerprint();
+        if self.store.unnoted.contains(&record) && now.size == expected.size {
+            return self.note_late(record, now);
+        }
+        if now != expected {
             self.set_fault(record, "its lower file was changed by others");
             return Err(libc::EIO);
         }
         Ok(())
     }
 
+    /// What a lower file is like after changes of our own of which one failed, or was not followed by a look at it.
+    fn note_late(&mut self, record: u32, now: Fingerprint) -> Outcome<()> {
+        let Record { handle, number, lower, is_taking_space, .. } =
+            self.store.adopted(record).record;
+        if now.modified != lower.modified {
+            if !is_taking_space {
+                self.set_fault(record, "its lower file was changed by others");
+                return Err(libc::EIO);
+            }
+            let modified = Some(lower.modified);
+            let set = self.lower.set(&handle, &Settings { modified, ..Settings::default() });
+            // A sync under way may come before it.
+            self.touch(number);
+            set?;
+        }
+        self.note_lower(record);
+        if self.store.unnoted.contains(&record) { Err(libc::EIO) } else { Ok(()) }
+    }
+
     /// After a change of our own: what the lower file is to be like from now on.
     pub(crate) fn note_lower(&mut self, record: u32) {
         let handle = self.store.adopted(record).record.handle;
-        let Ok(status) = self.lower.status(&handle) else { return };
+        let Ok(status) = self.lower.status(&handle) else {
+            self.store.unnoted.insert(record);
+            return;
+        };
         let adopted = self.store.adopted_mut(record);
         // Only the time of change can be ours: size and content are not touched before settling.
         adopted.record.lower.changed = status.changed;
+        if adopted.record.lower == status.fingerprint() {
+            self.store.unnoted.remove(&record);
+        }
         self.store.dirty.insert(record);
     }
 
@@ -290,12 +319,14 @@ impl<L: Lower> Overlay<L> {
         self.check_lower(record)?;
         let handle = self.store.adopted(record).record.handle;
         if kills_privileges {
+            self.store.unnoted.insert(record);
             self.strip_privileges(number, &handle)?;
             self.note_lower(record);
-        } else if std::mem::take(&mut self.store.adopted_mut(record).may_have_capability)
-            && self.strip_capability(number, &handle)?
-        {
-            self.note_lower(record);
+        } else if self.store.adopted(record).may_have_capability {
+            if self.strip_capability(number, &handle)? {
+                self.note_lower(record);
+            }
+            self.store.adopted_mut(record).may_have_capability = false;
         }
         if missing > 0 { self.take_space(record, number, offset, length) } else { Ok(true) }
     }
@@ -314,6 +345,7 @@ impl<L: Lower> Overlay<L> {
         if !is_noted && !crate::is_broken("R12") {
             return Ok(false);
         }
+        self.store.unnoted.insert(record);
         let taken = self.take_range(&handle, start, end);
         self.touch(number);
         // It may have been set where there was too little space, too.
@@ -338,6 +370,10 @@ impl<L: Lower> Overlay<L> {
     /// A file was made durable below: what was taken is, with the time that was set back.
     pub(crate) fn space_is_taken(&mut self, number: u64, handle: &Handle) {
         let Some(record) = self.store.record_of(number, handle) else { return };
+        if self.store.unnoted.contains(&record) {
+            // The time may not have been set back.
+            return;
+        }
         let adopted = self.store.adopted_mut(record);
         if std::mem::take(&mut adopted.record.is_taking_space) {
             self.store.dirty.insert(record);

@@ -371,6 +371,7 @@ impl Stage {
     fn give(&mut self, lent: Buffer) {
         if let Stage::Read { buffer, .. }
         | Stage::Written { buffer, .. }
+        | Stage::Flush(Then::Settle(Step::Copy { bytes: buffer, .. }))
         | Stage::Then(Then::Settle(Step::Copy { bytes: buffer, .. })) = self
         {
             *buffer = lent;

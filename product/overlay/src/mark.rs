@@ -86,6 +86,10 @@ impl<L: Lower> Overlay<L> {
             // What the record is to note of the file is not durable yet.
             return self.make_mark_durable(marked);
         }
+        if let (Err(errno), true) = (result, self.nodes.contains_key(&marked.number)) {
+            // The lower file system tells it once, and what it is about may be an earlier write.
+            self.owed.insert(marked.number, errno);
+        }
         let works = self.held_back.remove(&marked.number).unwrap_or_default();
         let added = match result {
             _ if self.is_ending => Err(libc::EIO),

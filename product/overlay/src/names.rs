@@ -97,7 +97,7 @@ impl<L: Lower> Overlay<L> {
             Request::Link { inode, directory, name } => self.link(inode, directory, &name),
             Request::RemoveDirectory { directory, name } => {
                 self.check_name(directory, &name, libc::ENOENT).and_then(|handle| {
-                    let found = self.lower.lookup(&handle, name.bytes()).ok();
+                    let found = self.look_for(&handle, &name)?;
                     self.unlink_below((directory, &handle), &name, found.as_ref(), true)
                 })
             }
@@ -254,23 +254,40 @@ impl<L: Lower> Overlay<L> {
         (!was_said || !is_saved).then_some(record)
     }
 
+    /// What a name that is about to go stands for. Only where it is known can it be held.
+    fn look_for(&mut self, directory: &Handle, name: &Name) -> Outcome<Option<Found>> {
+        match self.lower.lookup(directory, name.bytes()) {
+            Ok(found) => Ok(Some(found)),
+            Err(libc::ENOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Before a name goes: what it stands for is held if the kernel knows it.
-    fn before_unlink(&mut self, found: Option<&Found>) -> Outcome<Option<(u64, Handle)>> {
+    fn before_unlink(&mut self, found: Option<&Found>) -> Outcome<Option<Found>> {
         let Some(found) = found else { return Ok(None) };
         let number = self.number_of(found)?;
         if self.nodes.get(&number).is_none_or(|node| node.handle != found.handle) {
             return Ok(None);
         }
-        self.lower.hold(&found.handle)?;
-        Ok(Some((number, found.handle)))
+        if let Err(errno) = self.lower.hold(&found.handle) {
+            // It keeps its name.
+            self.revive(number, &found.handle);
+            return Err(errno);
+        }
+        Ok(Some(*found))
     }
 
     /// After that: what has no name any more stays held.
-    fn after_unlink(&mut self, target: Option<(u64, Handle)>) {
-        let Some((number, handle)) = target else { return };
-        let is_gone = self.lower.status(&handle).is_ok_and(|status| {
-            status.links == 0 || status.mode & libc::S_IFMT == libc::S_IFDIR && status.links < 2
-        });
+    fn after_unlink(&mut self, target: Option<Found>, is_taken: bool) {
+        let Some(found) = target else { return };
+        let (number, handle) = (found.status.number, found.handle);
+        let is_directory = found.status.mode & libc::S_IFMT == libc::S_IFDIR;
+        let is_gone = match self.lower.status(&handle) {
+            Ok(status) => status.links == 0 || is_directory && status.links < 2,
+            // What it was before tells as well.
+            Err(_) => is_taken && (is_directory || found.status.links == 1),
+        };
         if is_gone {
             if let Some(node) = self.nodes.get_mut(&number) {
                 node.is_gone = true;
@@ -293,7 +310,10 @@ impl<L: Lower> Overlay<L> {
             Ok(handle) => handle,
             Err(errno) => return self.answer(work.id, Err(errno)),
         };
-        let found = self.lower.lookup(&handle, name.bytes()).ok();
+        let found = match self.look_for(&handle, name) {
+            Ok(found) => found,
+            Err(errno) => return self.answer(work.id, Err(errno)),
+        };
         if let Some(record) = self.doomed(found.as_ref(), work.is_saved) {
             return self.save_first(record, work);
         }
@@ -311,7 +331,7 @@ impl<L: Lower> Overlay<L> {
         let target = self.before_unlink(found)?;
         let result = self.lower.unlink(handle, name.bytes(), is_directory);
         self.touch(directory);
-        self.after_unlink(target);
+        self.after_unlink(target, result.is_ok());
         result.map(|()| Reply::Done)
     }
 
@@ -331,10 +351,15 @@ impl<L: Lower> Overlay<L> {
             Ok(handles) => handles,
             Err(errno) => return self.answer(work.id, Err(errno)),
         };
-        let moved = self.lower.lookup(&source, name.bytes()).ok();
+        let found = self
+            .look_for(&source, name)
+            .and_then(|moved| Ok((moved, self.look_for(&target, new_name)?)));
+        let (moved, replaced) = match found {
+            Ok(found) => found,
+            Err(errno) => return self.answer(work.id, Err(errno)),
+        };
         let record =
             moved.and_then(|found| self.store.record_of(found.status.number, &found.handle));
-        let replaced = self.lower.lookup(&target, new_name.bytes()).ok();
         let replaces = replaced.is_some();
         let doomed = match flags {
             RenameFlags::Replace | RenameFlags::Whiteout { .. } => {
@@ -378,7 +403,7 @@ impl<L: Lower> Overlay<L> {
         };
         let places = ((&from.0, from.1.bytes()), (&to.0, to.1.bytes()));
         let result = self.lower.rename(places.0, places.1, flags);
-        self.after_unlink(replaced);
+        self.after_unlink(replaced, result.is_ok() && flags != RenameFlags::Exchange);
         result.map(|()| Reply::Done)
     }
 
@@ -475,10 +500,11 @@ impl<L: Lower> Overlay<L> {
             return Ok(Reply::Done);
         }
         let handle = self.marked(inode, name)?;
-        self.lower.set_xattr(&handle, name.bytes(), value, mode)?;
         if let Some(record) = self.store.record_of(inode, &handle) {
             self.store.adopted_mut(record).may_have_capability = true;
+            self.store.unnoted.insert(record);
         }
+        self.lower.set_xattr(&handle, name.bytes(), value, mode)?;
         if kills_set_gid {
             let mode = self.lower.status(&handle)?.mode & 0o7777 & !libc::S_ISGID;
             self.lower.set(&handle, &Settings { mode: Some(mode), ..Settings::default() })?;
@@ -507,6 +533,7 @@ impl<L: Lower> Overlay<L> {
         }
         let (handle, is_gone) = (node.handle, node.is_gone);
         self.nodes.remove(&number);
+        self.owed.remove(&number);
         if !is_gone {
             self.remembered.add(number, handle);
         } else {

@@ -145,6 +145,8 @@ pub struct Overlay<L: Lower> {
     pub(crate) syncs: Vec<(Waiter, u64)>,
     /// Nodes that are being made durable below, by number.
     pub(crate) syncing: HashMap<u64, Syncing>,
+    /// Errors of syncs that nobody had asked for, by node: the next who asks is told.
+    pub(crate) owed: HashMap<u64, i32>,
     /// What else goes on below, by its name.
     pub(crate) begun: HashMap<u64, Begun>,
     pub(crate) begun_count: u64,
@@ -208,6 +210,7 @@ impl<L: Lower> Overlay<L> {
             ready: VecDeque::new(),
             syncs: Vec::new(),
             syncing: HashMap::new(),
+            owed: HashMap::new(),
             begun: HashMap::new(),
             begun_count: 0,
             held_back: HashMap::new(),

@@ -157,10 +157,10 @@ impl<L: Lower> Overlay<L> {
         match found.state {
             RecordState::Settled => {
                 self.take_mark(record);
-                self.forgettable.insert(record);
+                self.forget_later(record);
             }
             _ if !is_it && (found.is_nameless || found.state == RecordState::Dying) => {
-                self.forgettable.insert(record);
+                self.forget_later(record);
             }
             RecordState::Live | RecordState::Settling | RecordState::Dying => match status {
                 Ok(status) if is_it => self.keep(record, &status, was_clean),

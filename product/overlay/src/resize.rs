@@ -133,6 +133,7 @@ impl<L: Lower> Overlay<L> {
             self.store.dirty.insert(record);
             settings.modified = None;
         }
+        self.store.unnoted.extend(record);
         self.lower.set(&handle, &settings)?;
         self.touch(number);
         if let Some(record) = record {

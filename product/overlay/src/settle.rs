@@ -121,7 +121,8 @@ impl Settling {
         count < COUNT_MAX && blocks < BLOCKS_MAX
     }
 
-    /// A file is cut off: the lower one is cut off too before anything more of it is brought home.
+    /// A file is cut off: the lower one is cut off too before anything more of it is brought home. Or a sync of it
+    /// has failed, of whomever: then nothing that was brought home counts.
     pub(crate) fn begin_anew(&mut self, record: u32) {
         if let Some(job) = self.jobs.iter_mut().find(|job| job.record == record) {
             job.has_begun = false;
@@ -220,7 +221,8 @@ impl<L: Lower> Overlay<L> {
     fn can_be_settled(&self, record: u32) -> bool {
         let found = self.store.records.get(record as usize).and_then(Option::as_deref);
         found.is_some_and(|adopted| {
-            matches!(adopted.record.state, RecordState::Live | RecordState::Settling)
+            let state = adopted.record.state;
+            matches!(state, RecordState::Live | RecordState::Settling) && !adopted.is_dying
         })
     }
 
@@ -268,7 +270,10 @@ impl<L: Lower> Overlay<L> {
         if let Err(errno) = self.check_lower(record) {
             return self.settle_failed(Some(lock), errno);
         }
-        self.store.forget_copied(record);
+        if !crate::is_broken("failed sync") {
+            // What was brought home before may be lost with a sync that has failed.
+            self.store.forget_copied(record);
+        }
         self.store.set_state(record, RecordState::Settling);
         let begun = Then::Settle(Step::Begun { record });
         let task = self.add_task(None, Some(lock), Stage::Flush(begun));
@@ -285,11 +290,22 @@ impl<L: Lower> Overlay<L> {
         let portion = portion.expect("there is one, or this is no step");
         let (block, size) = (portion.host, (portion.count * BLOCK) as usize);
         self.store.mark_copied(record, &portion);
+        // Of the block in which the lower file's own bytes end only those count after a crash that takes what is
+        // read here from the store: it must not be a mixture of before and after.
+        let (edge, rest) = {
+            let valid = self.store.adopted(record).record.lower_valid;
+            (valid / BLOCK, valid % BLOCK)
+        };
+        let is_edge = rest > 0
+            && (portion.first..portion.first + portion.count).contains(&edge)
+            && !self.order.is_clean()
+            && !crate::is_broken("edge");
         let job = self.settling.job(record);
         (job.is_busy, job.from) = (false, portion.first + portion.count);
         let serial = job.ahead.add(portion);
         let copy = Then::Settle(Step::Copy { record, serial, bytes: Buffer::empty() });
-        let task = self.add_task(None, Some(lock), Stage::Then(copy));
+        let stage = if is_edge { Stage::Flush(copy) } else { Stage::Then(copy) };
+        let task = self.add_task(None, Some(lock), stage);
         let spare = if is_long(size) { self.settling.spare.pop() } else { None };
         let buffer = spare.unwrap_or_else(|| Buffer::zeroed(size));
         self.push_io(Command::Read { block, buffer }, Pending::Whole { task });
@@ -443,7 +459,9 @@ impl<L: Lower> Overlay<L> {
     /// The lower file is durable, or is not: then the store forgets.
     fn settle_durable(&mut self, lock: (u32, Mode), result: Outcome<()>) {
         let record = lock.0;
-        let result = if self.is_ending { Err(libc::EIO) } else { result };
+        // The lower file system may have told another one of an error, and says nothing of it here.
+        let is_doubted = !self.settling.job(record).has_begun;
+        let result = if self.is_ending || is_doubted { Err(libc::EIO) } else { result };
         if let Err(errno) = result {
             return self.settle_failed(Some(lock), errno);
         }
@@ -461,10 +479,13 @@ impl<L: Lower> Overlay<L> {
         self.counters.settled_files += 1;
         self.take_mark(record);
         let number = self.store.adopted(record).record.number;
-        self.store.by_number.remove(&number);
+        if self.store.by_number.get(&number) == Some(&record) {
+            // Else it has died meanwhile, and another file has its number.
+            self.store.by_number.remove(&number);
+        }
         self.touch(number);
         self.settling.jobs.retain(|job| job.record != record);
-        self.forgettable.insert(record);
+        self.forget_later(record);
         let waiting = self.store.adopted_mut(record).lock.take_waiting();
         self.ready.extend(waiting);
         if let Some((record, mode)) = lock {

@@ -70,6 +70,10 @@ pub(crate) struct Adopted {
     pub(crate) space_noted: u64,
     /// The lower file may give programs rights, which each write takes away.
     pub(crate) may_have_capability: bool,
+    /// Its file has no name any more, and nobody has it open.
+    pub(crate) is_dying: bool,
+    /// It is to be forgotten, or is being forgotten.
+    pub(crate) is_forgettable: bool,
     /// Why nothing of it is served.
     pub(crate) fault: Option<&'static str>,
 }
@@ -83,6 +87,8 @@ impl Adopted {
             lock: Lock::default(),
             space_noted: 0,
             may_have_capability: true,
+            is_dying: false,
+            is_forgettable: false,
             fault: None,
         }
     }
@@ -91,6 +97,7 @@ impl Adopted {
     pub(crate) fn can_come_home(&self) -> bool {
         matches!(self.record.state, RecordState::Live | RecordState::Settling)
             && !self.record.is_nameless
+            && !self.is_dying
             && self.fault.is_none()
     }
 
@@ -149,6 +156,9 @@ pub(crate) struct Store {
     pub(crate) reserved: u64,
     /// Records that were changed since they were written: times and what is noted of the lower file.
     pub(crate) dirty: BTreeSet<u32>,
+    /// Records whose lower file was changed by us, or may have been, while what it is like since then could not be
+    /// noted: a call failed.
+    pub(crate) unnoted: BTreeSet<u32>,
     /// All records by the number of their blocks that are here.
     by_size: BTreeSet<(u64, u32)>,
 }
@@ -167,6 +177,7 @@ impl Store {
             mapped: 0,
             reserved: 0,
             dirty: BTreeSet::new(),
+            unnoted: BTreeSet::new(),
             by_size: BTreeSet::new(),
         }
     }
@@ -240,6 +251,7 @@ impl Store {
         }
         self.by_size.remove(&(adopted.mapped, record));
         self.dirty.remove(&record);
+        self.unnoted.remove(&record);
         self.free_records.insert(record);
     }
 

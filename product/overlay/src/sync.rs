@@ -7,7 +7,7 @@ use crate::overlay::Overlay;
 use crate::store::Batch;
 use coulter::buffer::Buffer;
 use coulter_files::Reply;
-use coulter_format::overlay::RecordState;
+use coulter_format::overlay::{Record, RecordState};
 use std::collections::BTreeSet;
 
 /// Records whose blocks one atomic write takes.
@@ -46,6 +46,9 @@ impl<L: Lower> Overlay<L> {
             return self.refuse_waiter(waiter, libc::ESTALE);
         };
         let (handle, touches) = (node.handle, node.touches);
+        if let Some(errno) = self.owed.remove(&number) {
+            return self.refuse_waiter(waiter, errno);
+        }
         if let Some(syncing) = self.syncing.get_mut(&number) {
             if syncing.touches == touches {
                 syncing.waiting.push(waiter);
@@ -86,6 +89,10 @@ impl<L: Lower> Overlay<L> {
         if let Some(node) = node.filter(|node| node.touches == touches && result.is_ok()) {
             node.is_touched = false;
             self.space_is_taken(number, &handle);
+        }
+        let record = self.store.record_of(number, &handle).filter(|_| result.is_err());
+        if let Some(record) = record.filter(|_| !crate::is_broken("doubt")) {
+            self.settling.begin_anew(record);
         }
         for waiter in waiting {
             match result {
@@ -160,15 +167,28 @@ impl<L: Lower> Overlay<L> {
 
     /// A file without a name, which nobody has open any more.
     pub(crate) fn let_die(&mut self, record: u32) {
-        let number = self.store.adopted(record).record.number;
-        self.store.set_state(record, RecordState::Dying);
+        let adopted = self.store.adopted_mut(record);
+        adopted.is_dying = true;
+        let Record { number, state, .. } = adopted.record;
+        if state == RecordState::Live || crate::is_broken("dying") {
+            // A crash may give it its name back. The lower file of one that settles is not as it was noted then,
+            // and that of one that is settled has all.
+            self.store.set_state(record, RecordState::Dying);
+        }
         self.store.by_number.remove(&number);
         self.settling.queue.remove(record);
         self.write_record(record);
-        self.forgettable.insert(record);
+        self.forget_later(record);
         if crate::is_broken("R5") {
             let records = std::mem::take(&mut self.forgettable);
             records.into_iter().for_each(|record| self.forget_record(record));
+        }
+    }
+
+    /// Has a record forgotten, once. It may die while it comes home, or while it is forgotten.
+    pub(crate) fn forget_later(&mut self, record: u32) {
+        if !std::mem::replace(&mut self.store.adopted_mut(record).is_forgettable, true) {
+            self.forgettable.insert(record);
         }
     }
 
@@ -215,6 +235,7 @@ impl<L: Lower> Overlay<L> {
 
     /// Gives back a record and its windows.
     pub(crate) fn forget_record(&mut self, record: u32) {
+        assert!(self.store.adopted(record).is_forgettable, "a record that is in use is forgotten");
         let task = self.add_task(None, None, Stage::Then(Then::Nothing));
         self.faults.remove(&record);
         self.task(task).outstanding += 1;
@@ -229,6 +250,11 @@ impl<L: Lower> Overlay<L> {
     /// The mount has ended: all is made durable, and noted to be closed in order.
     pub(crate) fn finish(&mut self, id: u64) {
         self.is_ending = true;
+        for record in std::mem::take(&mut self.store.unnoted) {
+            self.store.unnoted.insert(record);
+            // One that cannot be looked at now is looked at when the next mount opens.
+            let _ = self.check_lower(record);
+        }
         // Nobody uses the mount any more, so this may take its time here.
         if let Err(errno) = self.lower.sync_all() {
             return self.answer(id, Err(errno));
@@ -237,12 +263,14 @@ impl<L: Lower> Overlay<L> {
         self.forget_records(forgettable);
         for (record, adopted) in self.store.records.iter_mut().enumerate() {
             let Some(adopted) = adopted else { continue };
-            if std::mem::take(&mut adopted.record.is_taking_space) {
+            let is_unnoted = self.store.unnoted.contains(&(record as u32));
+            if !is_unnoted && std::mem::take(&mut adopted.record.is_taking_space) {
                 self.store.dirty.insert(record as u32);
             }
         }
         let task = self.save_dirty(Some(id), Then::Reply(Box::new(Reply::Done)));
-        self.store.superblock.is_clean = true;
+        // Only after a crash the times of change may be others than the records say.
+        self.store.superblock.is_clean = self.store.unnoted.is_empty();
         self.push_batch(Batch::default().with_superblock(), &[], Pending::Step { task });
     }
 

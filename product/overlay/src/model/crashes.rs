@@ -88,7 +88,7 @@ impl Mount {
     }
 
     /// Carries out a command; false if there is none.
-    fn complete_one(&mut self) -> bool {
+    pub(super) fn complete_one(&mut self) -> bool {
         let Some(io) = self.overlay.poll_io() else { return false };
         self.note_calls();
         let (id, buffer) = self.volume.carry_out(io);

@@ -1,5 +1,6 @@
 //! Settling while others write: pieces come in any order, and what was written last is what comes home.
 
+use super::chance::Chance;
 use super::crashes::Mount;
 use super::lower::ModelLower;
 use crate::overlay::Overlay;
@@ -11,16 +12,6 @@ const BLOCKS: u64 = 400;
 /// Far enough for blocks to be read one by one.
 const APART: u64 = 20;
 const TIME: Time = Time { seconds: 2000, nanoseconds: 0 };
-
-/// Numbers that look random, the same in each run.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % limit
-    }
-}
 
 /// Others' requests while the file is brought home.
 struct Others {

@@ -1,12 +1,25 @@
 //! A lower directory in memory, with one level of names, that says what a power cut would leave.
+//!
+//! What was not synced is lost apart from each other: the attributes of each file, each block of it, each name.
+//! A rename is whole or not there. Syncs go on until they are told to end, in any order, and cover what was
+//! there when they began. A sync that fails takes what it was to write: a later one does not bring it back.
 
+use super::bytes::Bytes;
+use super::chance::Chance;
+use super::trace;
 use crate::lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
 use coulter_files::{AllocateMode, NewNode, RenameFlags, Time, Usage, Whence, XattrMode};
+use coulter_format::Block;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+use std::rc::Rc;
 
 const ROOT: u64 = 2;
+/// The number of the first inode.
+const FIRST: u64 = 10;
 const BLOCK: u64 = coulter_format::BLOCK_SIZE as u64;
+/// Versions of a file that are kept, that of the last sync first.
+const VERSIONS_MAX: usize = 12;
 
 /// What a power cut takes of what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +30,16 @@ pub(crate) enum Loss {
     Data,
 }
 
+/// An inode: its number and its generation.
+type Key = (u64, u64);
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct File {
-    data: Vec<u8>,
+    data: Bytes,
     /// Blocks that have space.
     allocated: BTreeSet<u64>,
     links: u32,
+    mode: u32,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     modified: i64,
     changed: i64,
@@ -30,7 +47,7 @@ struct File {
 
 #[derive(Clone, Copy, Debug)]
 enum Begun {
-    Sync(Handle),
+    Sync(Key),
     SyncAll,
     /// Nothing that a power cut would respect.
     WriteOut,
@@ -38,34 +55,75 @@ enum Begun {
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    files: BTreeMap<u64, File>,
-    names: BTreeMap<Vec<u8>, u64>,
+    files: BTreeMap<Key, Rc<File>>,
+    names: BTreeMap<Vec<u8>, Key>,
+}
+
+/// A change of names that a power cut keeps or takes as a whole: each name, and what it stands for afterwards.
+#[derive(Clone, Debug)]
+struct Renaming {
+    serial: u64,
+    names: Vec<(Vec<u8>, Option<Key>)>,
+    /// Inodes that come, go or move.
+    keys: Vec<Key>,
+}
+
+/// Versions of a file since the last sync that covered it, each with when it came.
+type Versions = Vec<(u64, Rc<File>)>;
+
+/// How calls fail.
+#[derive(Clone, Debug)]
+struct Faults {
+    chance: Chance,
+    when: When,
+    count: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// By chance, one of so many.
+    OneOf(u64),
+    /// One, after so many others.
+    After(u64),
 }
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelLower {
     now: State,
-    durable: State,
+    versions: BTreeMap<Key, Versions>,
+    /// Names that a power cut leaves, and changes since.
+    durable_names: BTreeMap<Vec<u8>, Key>,
+    renamings: Vec<Renaming>,
+    /// Blocks that a failed sync took, and what is on the disk instead.
+    lost: BTreeMap<Key, BTreeMap<u64, Rc<Block>>>,
+    held: BTreeSet<Key>,
     clock: i64,
-    /// What was begun, by its tag.
-    begun: VecDeque<(u64, Begun)>,
-    /// The first of them has ended.
-    has_ended: bool,
+    /// Counts changes.
+    serial: u64,
+    generation: u64,
+    /// What was begun: its tag, when that was, and what.
+    begun: VecDeque<(u64, u64, Begun)>,
+    ended: VecDeque<(u64, Outcome<()>)>,
+    faults: Option<Faults>,
     /// What there was before each change, if somebody wants to know.
     history: Option<Vec<State>>,
 }
 
-fn handle(number: u64) -> Handle {
-    Handle::new(1, &number.to_le_bytes()).expect("it is short")
+fn handle((number, generation): Key) -> Handle {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes[8..].copy_from_slice(&generation.to_le_bytes());
+    Handle::new(1, &bytes).expect("it is short")
 }
 
-fn number(handle: &Handle) -> u64 {
-    u64::from_le_bytes(handle.bytes().try_into().expect("it was made here"))
+fn key(handle: &Handle) -> Key {
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("it was made here"));
+    (word(&handle.bytes()[..8]), word(&handle.bytes()[8..]))
 }
 
 /// The blocks of a range of bytes.
-fn blocks(offset: u64, length: u64) -> std::ops::Range<u64> {
+fn blocks(offset: u64, length: u64) -> Range<u64> {
     offset / BLOCK..(offset + length).div_ceil(BLOCK)
 }
 
@@ -74,12 +132,6 @@ fn time(seconds: i64) -> Time {
 }
 
 impl ModelLower {
-    /// Ends what was begun first; false if there is none.
-    pub(crate) fn end_sync(&mut self) -> bool {
-        self.has_ended = !self.begun.is_empty();
-        self.has_ended
-    }
-
     /// One file of this content, durable.
     pub(crate) fn with_file(name: &[u8], content: &[u8]) -> ModelLower {
         let mut lower = ModelLower { clock: 1, ..ModelLower::default() };
@@ -89,12 +141,71 @@ impl ModelLower {
 
     /// One more.
     pub(crate) fn add_file(&mut self, name: &[u8], content: &[u8]) {
-        let number = 10 + self.now.files.len() as u64;
+        let key = (FIRST + self.now.files.len() as u64, 0);
         let allocated = blocks(0, content.len() as u64).collect();
-        let file = File { data: content.to_vec(), links: 1, allocated, ..File::default() };
-        self.now.files.insert(number, file);
-        self.now.names.insert(name.to_vec(), number);
-        self.durable = self.now.clone();
+        let (data, mode) = (Bytes::new(content), 0o644);
+        let file = Rc::new(File { data, mode, links: 1, allocated, ..File::default() });
+        self.now.files.insert(key, file);
+        self.now.names.insert(name.to_vec(), key);
+        *self = ModelLower { faults: self.faults.take(), ..self.restarted(self.now.clone()) };
+    }
+
+    /// All of it is durable, and nothing is under way.
+    fn restarted(&self, now: State) -> ModelLower {
+        let versions = now.files.iter().map(|(key, file)| (*key, vec![(0, file.clone())]));
+        ModelLower {
+            versions: versions.collect(),
+            durable_names: now.names.clone(),
+            now,
+            clock: self.clock,
+            generation: self.generation,
+            ..ModelLower::default()
+        }
+    }
+
+    /// From now on one call of `one_of` fails; with 0 none does.
+    pub(crate) fn fail_one_of(&mut self, one_of: u64, chance: Chance) {
+        self.faults =
+            (one_of > 0).then_some(Faults { chance, when: When::OneOf(one_of), count: 0 });
+    }
+
+    /// One call fails, after so many others.
+    pub(crate) fn fail_after(&mut self, calls: u64) {
+        let (chance, when) = (Chance(calls), When::After(calls));
+        self.faults = Some(Faults { chance, when, count: 0 });
+    }
+
+    /// Calls that have failed.
+    pub(crate) fn fault_count(&self) -> u64 {
+        self.faults.as_ref().map_or(0, |faults| faults.count)
+    }
+
+    /// Syncs that go on.
+    pub(crate) fn begun_count(&self) -> usize {
+        self.begun.len()
+    }
+
+    /// Ends what was begun first; false if there is none.
+    pub(crate) fn end_sync(&mut self) -> bool {
+        self.end_sync_at(0)
+    }
+
+    /// Ends what was begun at this place; false if nothing was.
+    pub(crate) fn end_sync_at(&mut self, at: usize) -> bool {
+        let Some((tag, serial, begun)) = self.begun.remove(at) else { return false };
+        let result = match begun {
+            Begun::WriteOut => Ok(()),
+            Begun::Sync(key) => self.fail().inspect_err(|_| self.lose(key, serial)),
+            Begun::SyncAll => self.fail(),
+        };
+        match begun {
+            Begun::Sync(key) if result.is_ok() => self.make_durable(key, serial),
+            Begun::SyncAll if result.is_ok() => self.make_all_durable(serial),
+            _ => {}
+        }
+        trace(|| format!("  below {begun:?} of {serial} ends: {result:?}"));
+        self.ended.push_back((tag, result));
+        true
     }
 
     /// From now on what there was before each change is kept.
@@ -105,74 +216,318 @@ impl ModelLower {
     /// What a kill would have left before each change since this was asked for last.
     pub(crate) fn take_history(&mut self) -> Vec<ModelLower> {
         let history = self.history.as_mut().map(std::mem::take).unwrap_or_default();
-        let plain = ModelLower { durable: self.durable.clone(), ..ModelLower::default() };
-        let moment = |now| ModelLower { now, clock: self.clock, ..plain.clone() };
+        // A power cut at that time leaves no more than one that comes now.
+        let quiet = (VecDeque::new(), None);
+        let moment = |now| {
+            let (begun, history) = quiet.clone();
+            ModelLower { now, begun, history, faults: None, ..self.clone() }
+        };
         history.into_iter().map(moment).collect()
     }
 
     /// What is there after a power cut.
     pub(crate) fn cut(&self, loss: Loss) -> ModelLower {
-        let mut state = match loss {
-            Loss::Nothing | Loss::Data => self.now.clone(),
-            Loss::Everything => self.durable.clone(),
-        };
-        if loss == Loss::Data {
-            for (number, file) in &mut state.files {
-                let length = file.data.len();
-                file.data =
-                    self.durable.files.get(number).map(|old| old.data.clone()).unwrap_or_default();
-                file.data.resize(length, 0);
+        let durable = |key: &Key| self.versions.get(key).map(|versions| versions[0].1.clone());
+        let names = if loss == Loss::Everything { &self.durable_names } else { &self.now.names };
+        let mut files = BTreeMap::new();
+        for key in names.values() {
+            let now = self.now.files.get(key).cloned();
+            let file = match loss {
+                Loss::Nothing => now,
+                Loss::Everything => durable(key),
+                Loss::Data => now.map(|now| {
+                    let mut data = durable(key).map(|old| old.data.clone()).unwrap_or_default();
+                    data.resize(now.data.size());
+                    Rc::new(File { data, ..(*now).clone() })
+                }),
+            };
+            files.insert(*key, file.expect("what has a name is there"));
+        }
+        self.left(files, names.clone())
+    }
+
+    /// What is there after a power cut that takes by chance what it may take.
+    pub(crate) fn cut_by_chance(&self, chance: &mut Chance) -> ModelLower {
+        let mut names = self.durable_names.clone();
+        let mut missing: Vec<&Renaming> = Vec::new();
+        // None is lost at all by every other one, so that a long way is seen whole, too.
+        let odds = chance.below(3);
+        for renaming in &self.renamings {
+            let depends = missing.iter().any(|other| renaming.depends_on(other));
+            if depends || chance.below(2) < odds {
+                missing.push(renaming);
+            } else {
+                renaming.apply(&mut names);
             }
         }
-        // What has no name goes with the processes.
-        state.files.retain(|_, file| file.links > 0);
-        ModelLower {
-            now: state.clone(),
-            durable: state,
-            clock: self.clock,
-            ..ModelLower::default()
+        let mut files = BTreeMap::new();
+        for key in names.values() {
+            files.insert(*key, Rc::new(self.file_by_chance(*key, chance)));
         }
+        self.left(files, names)
+    }
+
+    /// A file after a power cut: attributes of one of its versions, each block of one.
+    fn file_by_chance(&self, key: Key, chance: &mut Chance) -> File {
+        let versions = &self.versions[&key];
+        let count = versions.len() as u64;
+        let which = chance.below(3);
+        let pick = |chance: &mut Chance| match which {
+            0 => 0,
+            1 => count - 1,
+            _ => chance.below(count),
+        } as usize;
+        let mut file = (*versions[pick(chance)].1).clone();
+        trace(|| {
+            let told = versions.iter().map(|(came, file)| (*came, file.data.size()));
+            let lost = self.lost.get(&key).map(|blocks| blocks.keys().collect::<Vec<_>>());
+            format!("  of {key:?} {:?}, lost {lost:?}", told.collect::<Vec<_>>())
+        });
+        for block in blocks(0, file.data.size() as u64) {
+            let lost = self.lost.get(&key).and_then(|blocks| blocks.get(&block));
+            let bytes = match lost {
+                Some(bytes) => bytes.clone(),
+                None => versions[pick(chance)].1.data.block(block),
+            };
+            file.data.set_block(block, &bytes);
+        }
+        file
+    }
+
+    fn left(
+        &self,
+        mut files: BTreeMap<Key, Rc<File>>,
+        names: BTreeMap<Vec<u8>, Key>,
+    ) -> ModelLower {
+        for (key, file) in &mut files {
+            let links = names.values().filter(|other| *other == key).count() as u32;
+            if file.links != links {
+                Rc::make_mut(file).links = links;
+            }
+        }
+        self.restarted(State { files, names })
+    }
+
+    /// Names, sizes and times in a line.
+    pub(super) fn told(&self) -> String {
+        let told = |(name, key): (&Vec<u8>, &Key)| {
+            let size = self.now.files.get(key).map(|file| file.data.size());
+            format!("{} {key:?} {size:?}", name.escape_ascii())
+        };
+        self.now.names.iter().map(told).collect::<Vec<_>>().join(", ")
     }
 
     /// Somebody else writes to the file.
     pub(crate) fn meddle(&mut self) {
-        let file = self.touched(&handle(10)).expect("it is there");
-        file.data[0] ^= 1;
+        let file = self.touched((FIRST, 0)).expect("it is there");
+        let mut first = [0];
+        file.data.read(0, &mut first);
+        file.data.write(0, &[first[0] ^ 1]);
         file.modified = file.changed;
+        self.note_version((FIRST, 0));
     }
 
-    fn file(&self, node: &Handle) -> Outcome<&File> {
-        self.now.files.get(&number(node)).ok_or(libc::ESTALE)
+    /// By chance the call fails.
+    fn fail(&mut self) -> Outcome<()> {
+        let Some(faults) = &mut self.faults else { return Ok(()) };
+        let fails = match &mut faults.when {
+            When::OneOf(count) => faults.chance.one_of(*count),
+            When::After(calls) => {
+                let is_it = *calls == 0;
+                *calls = calls.wrapping_sub(1);
+                is_it
+            }
+        };
+        if !fails {
+            return Ok(());
+        }
+        faults.count += 1;
+        trace(|| "  below a call fails".to_owned());
+        let errors = [libc::EIO, libc::ENOSPC, libc::EINTR, libc::EDQUOT];
+        Err(errors[faults.chance.below(errors.len() as u64) as usize])
     }
 
-    fn touched(&mut self, node: &Handle) -> Outcome<&mut File> {
-        self.clock += 1;
+    /// By chance what has failed has done part of its work.
+    fn half(&mut self) -> bool {
+        self.faults.as_mut().is_some_and(|faults| faults.chance.below(2) == 0)
+    }
+
+    fn file(&self, node: &Handle) -> Outcome<&Rc<File>> {
+        self.now.files.get(&key(node)).ok_or(libc::ESTALE)
+    }
+
+    fn note_history(&mut self) {
         if let Some(history) = &mut self.history {
             history.push(self.now.clone());
         }
-        let file = self.now.files.get_mut(&number(node)).ok_or(libc::ESTALE)?;
+    }
+
+    /// The file, which is changed: [`ModelLower::note_version`] comes after that.
+    fn touched(&mut self, key: Key) -> Outcome<&mut File> {
+        self.clock += 1;
+        self.note_history();
+        let file = self.now.files.get_mut(&key).ok_or(libc::ESTALE)?;
+        let file = Rc::make_mut(file);
         file.changed = self.clock;
         Ok(file)
+    }
+
+    fn note_version(&mut self, key: Key) {
+        self.serial += 1;
+        let Some(file) = self.now.files.get(&key) else { return };
+        let versions = self.versions.entry(key).or_default();
+        versions.push((self.serial, file.clone()));
+        if versions.len() > VERSIONS_MAX && self.begun.is_empty() {
+            // The first and the last of them are needed, and what a sync that goes on covers.
+            versions.remove(1 + self.serial as usize % (VERSIONS_MAX - 1));
+        }
+    }
+
+    fn change(&mut self, node: &Handle, change: impl FnOnce(&mut File)) -> Outcome<()> {
+        change(self.touched(key(node))?);
+        self.note_version(key(node));
+        Ok(())
+    }
+
+    /// Bytes are written: what a failed sync took is there again.
+    fn put(&mut self, node: &Handle, offset: u64, bytes: &[u8]) -> Outcome<()> {
+        self.change(node, |file| {
+            file.allocated.extend(blocks(offset, bytes.len() as u64));
+            file.data.write(offset as usize, bytes);
+            file.modified = file.changed;
+        })?;
+        trace(|| format!("  below {:?} written: {offset}, {}", key(node), bytes.len()));
+        if let Some(lost) = self.lost.get_mut(&key(node)) {
+            lost.retain(|block, _| !blocks(offset, bytes.len() as u64).contains(block));
+        }
+        Ok(())
+    }
+
+    fn rename_now(&mut self, names: Vec<(Vec<u8>, Option<Key>)>) {
+        self.serial += 1;
+        let before = names.iter().filter_map(|(name, _)| self.now.names.get(name));
+        let keys = before.copied().chain(names.iter().filter_map(|(_, key)| *key)).collect();
+        let renaming = Renaming { serial: self.serial, names, keys };
+        renaming.apply(&mut self.now.names);
+        self.renamings.push(renaming);
+    }
+
+    /// An inode without names goes when it is not held.
+    fn reap(&mut self, key: Key) {
+        let is_gone = self.now.files.get(&key).is_some_and(|file| file.links == 0);
+        if is_gone && !self.held.contains(&key) {
+            self.now.files.remove(&key);
+        }
+    }
+
+    fn drop_link(&mut self, key: Key) -> Outcome<()> {
+        self.touched(key)?.links -= 1;
+        self.note_version(key);
+        self.reap(key);
+        Ok(())
+    }
+
+    /// What there was of a file at a time is durable, with the name that it was made with.
+    fn make_durable(&mut self, key: Key, serial: u64) {
+        if let Some(versions) = self.versions.get_mut(&key) {
+            let first = versions.iter().rposition(|(came, _)| *came <= serial).unwrap_or(0);
+            versions.drain(..first);
+        }
+        if key.0 == ROOT {
+            return self.make_names_durable(serial);
+        }
+        let is_made = |renaming: &Renaming| {
+            renaming.keys == [key] && renaming.names.iter().all(|(_, after)| after.is_some())
+        };
+        if let Some(at) = self.renamings.iter().position(is_made) {
+            let made = self.renamings[at].serial;
+            self.make_names_durable(made.min(serial));
+        }
+    }
+
+    fn make_names_durable(&mut self, serial: u64) {
+        let count = self.renamings.iter().take_while(|other| other.serial <= serial).count();
+        for renaming in self.renamings.drain(..count) {
+            renaming.apply(&mut self.durable_names);
+        }
+        let (now, names, log) = (&self.now.files, &self.durable_names, &self.renamings);
+        self.versions.retain(|key, _| {
+            let is_named = names.values().any(|other| other == key);
+            now.contains_key(key) || is_named || log.iter().any(|other| other.keys.contains(key))
+        });
+        let versions = &self.versions;
+        self.lost.retain(|key, _| versions.contains_key(key));
+    }
+
+    fn make_all_durable(&mut self, serial: u64) {
+        let keys: Vec<Key> = self.versions.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.make_durable(key, serial));
+        self.make_names_durable(serial);
+    }
+
+    /// A sync of a file failed: what it was to write stays as it is on the disk.
+    fn lose(&mut self, key: Key, serial: u64) {
+        trace(|| format!("  below {key:?} loses what it was to write"));
+        let Some(versions) = self.versions.get(&key) else { return };
+        let old = &versions[0].1.data;
+        let then = versions.iter().rfind(|(came, _)| *came <= serial).unwrap_or(&versions[0]);
+        let now = self.now.files.get(&key).unwrap_or(&then.1);
+        let lost = self.lost.entry(key).or_default();
+        for block in blocks(0, then.1.data.size() as u64) {
+            let (before, wanted) = (old.block(block), then.1.data.block(block));
+            // What was written again meanwhile is written by the next one.
+            // And the end of a block that is cut off is made zeros again when the file grows.
+            let kept = wanted.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            let is_cut = before[..kept] == wanted[..kept];
+            if !is_cut && wanted == now.data.block(block) {
+                lost.entry(block).or_insert(before);
+            }
+        }
+    }
+}
+
+impl Renaming {
+    fn apply(&self, names: &mut BTreeMap<Vec<u8>, Key>) {
+        for (name, key) in &self.names {
+            match key {
+                Some(key) => names.insert(name.clone(), *key),
+                None => names.remove(name),
+            };
+        }
+    }
+
+    /// Whether it cannot be there without an earlier one.
+    fn depends_on(&self, earlier: &Renaming) -> bool {
+        let has_name = |name: &Vec<u8>| earlier.names.iter().any(|(other, _)| other == name);
+        let has_number = |key: &Key| earlier.keys.iter().any(|other| other.0 == key.0);
+        self.names.iter().any(|(name, _)| has_name(name)) || self.keys.iter().any(has_number)
     }
 }
 
 impl Lower for ModelLower {
     fn root(&self) -> Handle {
-        handle(ROOT)
+        handle((ROOT, 0))
     }
 
     fn lookup(&mut self, _: &Handle, name: &[u8]) -> Outcome<Found> {
-        let number = *self.now.names.get(name).ok_or(libc::ENOENT)?;
-        let handle = handle(number);
+        let key = *self.now.names.get(name).ok_or(libc::ENOENT)?;
+        let handle = handle(key);
         Ok(Found { handle, status: self.status(&handle)? })
     }
 
     fn status(&mut self, node: &Handle) -> Outcome<Status> {
-        let file = self.file(node)?;
-        let (zero, size) = (time(0), file.data.len() as u64);
+        self.fail()?;
+        let (number, _) = key(node);
+        let zero = time(0);
+        let directory = File { links: 2, ..File::default() };
+        let (file, kind) = match number {
+            ROOT => (&directory, libc::S_IFDIR | 0o755),
+            _ => (&**self.file(node)?, libc::S_IFREG),
+        };
+        let size = file.data.size() as u64;
         Ok(Status {
-            number: number(node),
-            mode: libc::S_IFREG | 0o644,
+            number,
+            mode: kind | file.mode,
             links: file.links,
             uid: 0,
             gid: 0,
@@ -187,98 +542,102 @@ impl Lower for ModelLower {
     }
 
     fn read(&mut self, node: &Handle, offset: u64, bytes: &mut [u8]) -> Outcome<usize> {
-        let rest = self.file(node)?.data.get(offset as usize..).unwrap_or(&[]);
-        let count = rest.len().min(bytes.len());
-        bytes[..count].copy_from_slice(&rest[..count]);
-        Ok(count)
+        self.fail()?;
+        Ok(self.file(node)?.data.read(offset as usize, bytes))
     }
 
     fn write(&mut self, node: &Handle, offset: u64, bytes: &[u8]) -> Outcome<()> {
-        let file = self.touched(node)?;
-        let end = offset as usize + bytes.len();
-        file.allocated.extend(blocks(offset, bytes.len() as u64));
-        file.data.resize(file.data.len().max(end), 0);
-        file.data[offset as usize..end].copy_from_slice(bytes);
-        file.modified = file.changed;
-        Ok(())
+        if let Err(errno) = self.fail() {
+            // Some of the first blocks, and no part of one nor of the size.
+            let end = (offset + bytes.len() as u64 / 2) / BLOCK * BLOCK;
+            let is_within = self.file(node).is_ok_and(|file| end <= file.data.size() as u64);
+            if end > offset && is_within && self.half() {
+                self.put(node, offset, &bytes[..(end - offset) as usize])?;
+            }
+            return Err(errno);
+        }
+        self.put(node, offset, bytes)
     }
 
     fn set_size(&mut self, node: &Handle, size: u64) -> Outcome<()> {
-        let file = self.touched(node)?;
-        file.data.resize(size as usize, 0);
-        file.allocated.retain(|block| *block < size.div_ceil(BLOCK));
-        file.modified = file.changed;
+        self.fail()?;
+        trace(|| format!("  below {:?} of size {size}", key(node)));
+        self.change(node, |file| {
+            file.data.resize(size as usize);
+            file.allocated.retain(|block| *block < size.div_ceil(BLOCK));
+            file.modified = file.changed;
+        })?;
+        if let Some(lost) = self.lost.get_mut(&key(node)) {
+            // The block that is cut is written again; what lies behind it is gone.
+            lost.retain(|block, _| *block < size / BLOCK);
+        }
         Ok(())
     }
 
     fn set(&mut self, node: &Handle, settings: &Settings) -> Outcome<()> {
-        let file = self.touched(node)?;
-        if let Some(modified) = settings.modified {
-            file.modified = modified.seconds;
-        }
-        Ok(())
+        self.fail()?;
+        self.change(node, |file| {
+            file.mode = settings.mode.unwrap_or(file.mode);
+            file.modified = settings.modified.map_or(file.modified, |time| time.seconds);
+        })
     }
 
     fn sync(&mut self, node: &Handle) -> Outcome<()> {
-        if let Some(file) = self.now.files.get(&number(node)) {
-            self.durable.files.insert(number(node), file.clone());
-        }
+        let serial = self.serial;
+        self.fail().inspect_err(|_| self.lose(key(node), serial))?;
+        self.make_durable(key(node), serial);
         Ok(())
     }
 
     fn begin_sync(&mut self, node: &Handle, tag: u64) -> Option<Outcome<()>> {
-        self.begun.push_back((tag, Begun::Sync(*node)));
+        self.begun.push_back((tag, self.serial, Begun::Sync(key(node))));
         None
     }
 
     fn begin_sync_all(&mut self, tag: u64) -> Option<Outcome<()>> {
-        self.begun.push_back((tag, Begun::SyncAll));
+        self.begun.push_back((tag, self.serial, Begun::SyncAll));
         None
     }
 
     fn begin_writing_out(&mut self, _: &Handle, _: Range<u64>, tag: u64) -> Option<Outcome<()>> {
-        self.begun.push_back((tag, Begun::WriteOut));
+        self.begun.push_back((tag, self.serial, Begun::WriteOut));
         None
     }
 
     fn next_synced(&mut self) -> Option<(u64, Outcome<()>)> {
-        if !std::mem::take(&mut self.has_ended) {
-            return None;
-        }
-        let (tag, begun) = self.begun.pop_front()?;
-        let result = match begun {
-            Begun::Sync(node) => self.sync(&node),
-            Begun::SyncAll => self.sync_all(),
-            Begun::WriteOut => Ok(()),
-        };
-        Some((tag, result))
+        self.ended.pop_front()
     }
 
     fn sync_all(&mut self) -> Outcome<()> {
-        self.durable = self.now.clone();
+        self.fail()?;
+        self.make_all_durable(self.serial);
         Ok(())
     }
 
     fn unlink(&mut self, _: &Handle, name: &[u8], _: bool) -> Outcome<()> {
-        let number = self.now.names.remove(name).ok_or(libc::ENOENT)?;
-        self.touched(&handle(number))?.links -= 1;
-        Ok(())
+        self.fail()?;
+        let key = *self.now.names.get(name).ok_or(libc::ENOENT)?;
+        self.note_history();
+        self.rename_now(vec![(name.to_vec(), None)]);
+        self.drop_link(key)
     }
 
     fn xattr(&mut self, node: &Handle, name: &[u8]) -> Outcome<Vec<u8>> {
+        self.fail()?;
         self.file(node)?.xattrs.get(name).cloned().ok_or(libc::ENODATA)
     }
 
     fn set_xattr(&mut self, node: &Handle, name: &[u8], value: &[u8], _: XattrMode) -> Outcome<()> {
-        self.touched(node)?.xattrs.insert(name.to_vec(), value.to_vec());
-        Ok(())
+        self.fail()?;
+        self.change(node, |file| drop(file.xattrs.insert(name.to_vec(), value.to_vec())))
     }
 
     fn remove_xattr(&mut self, node: &Handle, name: &[u8]) -> Outcome<()> {
+        self.fail()?;
         if !self.file(node)?.xattrs.contains_key(name) {
             return Err(libc::ENODATA);
         }
-        self.touched(node)?.xattrs.remove(name).map(drop).ok_or(libc::ENODATA)
+        self.change(node, |file| drop(file.xattrs.remove(name)))
     }
 
     fn allocate(
@@ -286,17 +645,31 @@ impl Lower for ModelLower {
         node: &Handle,
         offset: u64,
         length: u64,
-        _: AllocateMode,
+        mode: AllocateMode,
     ) -> Outcome<()> {
-        let file = self.touched(node)?;
-        file.allocated.extend(blocks(offset, length));
-        file.modified = file.changed;
-        Ok(())
+        let failed = self.fail();
+        if failed.is_err() && !self.half() {
+            return failed;
+        }
+        // Some of the first blocks.
+        let length = if failed.is_err() { length / 2 / BLOCK * BLOCK } else { length };
+        let is_zeroed = matches!(mode, AllocateMode::Punch | AllocateMode::Zero { .. });
+        self.change(node, |file| {
+            file.allocated.extend(blocks(offset, length));
+            if is_zeroed {
+                let end = file.data.size().min((offset + length) as usize);
+                let start = end.min(offset as usize);
+                file.data.write(start, &vec![0; end - start]);
+            }
+            file.modified = file.changed;
+        })?;
+        failed
     }
 
     fn seek(&mut self, node: &Handle, offset: u64, whence: Whence) -> Outcome<u64> {
+        self.fail()?;
         let file = self.file(node)?;
-        let size = file.data.len() as u64;
+        let size = file.data.size() as u64;
         let hole = blocks(offset, size.saturating_sub(offset))
             .find(|block| !file.allocated.contains(block))
             .map_or(size, |block| (block * BLOCK).max(offset));
@@ -308,13 +681,38 @@ impl Lower for ModelLower {
     }
 
     fn hold(&mut self, node: &Handle) -> Outcome<()> {
-        self.file(node).map(drop)
+        self.fail()?;
+        self.file(node)?;
+        self.held.insert(key(node));
+        Ok(())
     }
 
-    fn release(&mut self, _: &Handle) {}
+    fn release(&mut self, node: &Handle) {
+        self.held.remove(&key(node));
+        self.reap(key(node));
+    }
 
-    fn make(&mut self, _: &Handle, _: &[u8], _: &NewNode) -> Outcome<Found> {
-        Err(libc::EOPNOTSUPP)
+    fn make(&mut self, _: &Handle, name: &[u8], new: &NewNode) -> Outcome<Found> {
+        self.fail()?;
+        if self.now.names.contains_key(name) {
+            return Err(libc::EEXIST);
+        }
+        // A number comes again as soon as it is free.
+        let is_free = |number: &u64| self.now.files.keys().all(|key| key.0 != *number);
+        let number = (FIRST..).find(is_free).expect("there are enough");
+        self.generation += 1;
+        self.clock += 1;
+        self.note_history();
+        let (key, clock) = ((number, self.generation), self.clock);
+        let mode = new.mode & 0o7777;
+        let file = File { links: 1, mode, modified: clock, changed: clock, ..File::default() };
+        self.now.files.insert(key, Rc::new(file));
+        self.note_version(key);
+        self.rename_now(vec![(name.to_vec(), Some(key))]);
+        let faults = self.faults.take();
+        let found = self.lookup(&self.root(), name);
+        self.faults = faults;
+        found
     }
 
     fn make_unnamed(&mut self, _: &Handle, _: &NewNode) -> Outcome<Found> {
@@ -329,15 +727,26 @@ impl Lower for ModelLower {
         &mut self,
         from: (&Handle, &[u8]),
         to: (&Handle, &[u8]),
-        _: RenameFlags,
+        flags: RenameFlags,
     ) -> Outcome<()> {
-        let number = *self.now.names.get(from.1).ok_or(libc::ENOENT)?;
-        self.touched(&handle(number))?;
-        self.now.names.remove(from.1);
-        if let Some(replaced) = self.now.names.insert(to.1.to_vec(), number) {
-            self.touched(&handle(replaced))?.links -= 1;
+        self.fail()?;
+        let moved = *self.now.names.get(from.1).ok_or(libc::ENOENT)?;
+        let replaced = self.now.names.get(to.1).copied();
+        if flags == RenameFlags::NoReplace && replaced.is_some() {
+            return Err(libc::EEXIST);
         }
-        Ok(())
+        let exchanged =
+            if flags == RenameFlags::Exchange { Some(replaced.ok_or(libc::ENOENT)?) } else { None };
+        if replaced == Some(moved) {
+            return Ok(());
+        }
+        self.touched(moved)?;
+        self.rename_now(vec![(from.1.to_vec(), exchanged), (to.1.to_vec(), Some(moved))]);
+        self.note_version(moved);
+        match replaced {
+            Some(replaced) if exchanged.is_none() => self.drop_link(replaced),
+            _ => Ok(()),
+        }
     }
 
     fn target(&mut self, _: &Handle) -> Outcome<Vec<u8>> {

@@ -1,13 +1,26 @@
-//! Crashes at every point of short workloads, in memory: of the store, which keeps a prefix of what it was
-//! given, and of the lower file system, which may lose what was not synced.
+//! Crashes in memory: of the store, which keeps a prefix of what it was given, and of the lower file system,
+//! which may lose what was not synced. At every point of short workloads, and by chance with anything in flight.
 
+mod bytes;
+mod chance;
 mod crashes;
+mod failing;
 mod in_flight;
 mod interleaved;
 mod lower;
 mod volume;
 
 use std::cell::RefCell;
+use std::sync::OnceLock;
+
+/// With `TRACE=1` a life by chance tells what it does.
+fn trace(text: impl FnOnce() -> String) {
+    static IS_ON: OnceLock<bool> = OnceLock::new();
+    if *IS_ON.get_or_init(|| std::env::var_os("TRACE").is_some()) {
+        let text = text();
+        eprintln!("{}", text.chars().take(200).collect::<String>());
+    }
+}
 
 thread_local! {
     /// The rule that is broken on purpose.

@@ -1,5 +1,6 @@
 //! A volume in memory that keeps what it was given in order, so that a crash can keep any prefix of it.
 
+use super::trace;
 use crate::lower::Outcome;
 use crate::recover::Blocks;
 use coulter::buffer::Buffer;
@@ -104,10 +105,12 @@ impl ModelVolume {
                 return (io.id, Buffer::empty());
             }
             Command::Write { block, buffer } => {
+                trace(|| format!("  step {}: {block}, {:?}", self.log.len() + 1, &buffer[..9]));
                 put(block, &buffer);
                 buffer
             }
             Command::WriteMany { changes, buffer, .. } => {
+                trace(|| format!("  step {}: {changes:?}", self.log.len() + 1));
                 let mut at = 0;
                 for change in &changes {
                     if !change.discard {
