@@ -242,6 +242,10 @@ fs-crashes: ## each cut of each pair of operations and of a million random ones 
 	$(CARGO) test --quiet --release --package coulter-files --test crashes --test engine_crashes --test flight -- \
 	  --ignored --nocapture
 
+overlay-lives: ## a million operations by chance on the overlay's model, with crashes and failing calls: minutes
+	scripts/setup.sh build
+	$(CARGO) test --quiet --release --package coulter-overlay --lib lives -- --ignored --nocapture
+
 fs-kills: ## 60 kills of the daemon of a mounted file system of Coulter's own, under load
 	scripts/setup.sh test
 	$(CARGO) test --quiet --release --package coulter-cli --test fs -- --ignored --nocapture
@@ -268,4 +272,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: laboratory examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio scrub-latency help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper slfs-padding nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival lives hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
+.PHONY: laboratory examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio scrub-latency help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper slfs-padding nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival lives hosts man completions fs-crashes overlay-lives fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites

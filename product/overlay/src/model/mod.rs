@@ -1,13 +1,17 @@
 //! Crashes in memory: of the store, which keeps a prefix of what it was given, and of the lower file system,
 //! which may lose what was not synced. At every point of short workloads, and by chance with anything in flight.
 
+mod asking;
 mod bytes;
 mod chance;
 mod crashes;
 mod failing;
 mod in_flight;
 mod interleaved;
+mod lives;
 mod lower;
+mod recovery;
+mod shadow;
 mod volume;
 
 use std::cell::RefCell;
