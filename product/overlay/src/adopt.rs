@@ -102,20 +102,20 @@ impl<L: Lower> Overlay<L> {
             self.store.by_number.remove(&old);
         }
         self.store.forget_copied(record);
-        self.store.set_state(record, RecordState::Live);
-        let adopted = self.store.adopted_mut(record);
-        adopted.record.is_nameless = false;
-        adopted.record.handle = *handle;
-        adopted.record.number = inode;
-        adopted.record.lower = status.fingerprint();
-        adopted.record.lower_valid = match bond {
-            Bond::New => 0,
-            Bond::Same | Bond::Any => adopted.record.lower_valid.min(status.size),
-        };
-        adopted.fault = None;
-        adopted.lock = Lock::default();
-        self.faults.remove(&record);
-        self.orphans.retain(|other| *other != record);
+        self.store.change(record, |adopted| {
+            let record = &mut adopted.record;
+            (record.state, record.is_nameless) = (RecordState::Live, false);
+            (record.handle, record.number) = (*handle, inode);
+            record.lower = status.fingerprint();
+            record.lower_valid = match bond {
+                Bond::New => 0,
+                Bond::Same | Bond::Any => record.lower_valid.min(status.size),
+            };
+            adopted.fault = None;
+            adopted.lock = Lock::default();
+        });
+        self.store.unnoted.remove(&record);
+        self.orphans.remove(&record);
         self.store.by_number.insert(inode, record);
         Ok(())
     }

@@ -357,8 +357,8 @@ impl<L: Lower> Overlay<L> {
 
     /// Has the record say durably that space is taken for its file, and goes on with the request then (R12).
     fn note_space(&mut self, (record, mode): (u32, Mode), work: Work) {
+        self.store.change(record, |adopted| adopted.record.is_taking_space = true);
         let adopted = self.store.adopted_mut(record);
-        adopted.record.is_taking_space = true;
         let (number, behind) = (adopted.record.number, adopted.lock.take_waiting());
         self.hold_back(number, work);
         behind.into_iter().for_each(|work| self.hold_back(number, work));
@@ -374,10 +374,14 @@ impl<L: Lower> Overlay<L> {
             // The time may not have been set back.
             return;
         }
-        let adopted = self.store.adopted_mut(record);
-        if std::mem::take(&mut adopted.record.is_taking_space) {
-            self.store.dirty.insert(record);
+        if self.store.adopted(record).record.is_taking_space {
+            self.note_space_is_taken(record);
         }
+    }
+
+    pub(crate) fn note_space_is_taken(&mut self, record: u32) {
+        self.store.change(record, |adopted| adopted.record.is_taking_space = false);
+        self.store.dirty.insert(record);
     }
 
     fn has_hole(&mut self, handle: &Handle, start: u64, end: u64) -> Outcome<bool> {

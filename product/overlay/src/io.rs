@@ -26,12 +26,37 @@ pub(crate) enum Pending {
     Flush,
 }
 
+impl Pending {
+    /// The task that waits for it.
+    pub(crate) fn task(&self) -> Option<usize> {
+        match self {
+            Pending::Piece { task, .. }
+            | Pending::Whole { task }
+            | Pending::Data { task, .. }
+            | Pending::Step { task } => Some(*task),
+            Pending::Silent | Pending::Flush => None,
+        }
+    }
+
+    pub(crate) fn is_flush(&self) -> bool {
+        matches!(self, Pending::Flush)
+    }
+
+    /// Blocks that it may add.
+    pub(crate) fn reserved(&self) -> u64 {
+        match self {
+            Pending::Data { reserved, .. } => *reserved,
+            _ => 0,
+        }
+    }
+}
+
 /// A command that is out.
 #[derive(Debug)]
 pub(crate) struct Out {
-    pending: Pending,
+    pub(crate) pending: Pending,
     /// Its place in the order of what changes the volume.
-    sequence: Option<u64>,
+    pub(crate) sequence: Option<u64>,
 }
 
 /// A piece of work that is not done at once.
@@ -110,12 +135,8 @@ impl<L: Lower> Overlay<L> {
 
     /// Gives a command to the volume.
     pub(crate) fn push_io(&mut self, command: Command, pending: Pending) {
-        match &pending {
-            Pending::Piece { task, .. }
-            | Pending::Whole { task }
-            | Pending::Data { task, .. }
-            | Pending::Step { task } => self.task(*task).outstanding += 1,
-            Pending::Silent | Pending::Flush => {}
+        if let Some(task) = pending.task() {
+            self.task(task).outstanding += 1;
         }
         let mut sequence = None;
         if !matches!(command, Command::Flush | Command::Read { .. }) {
@@ -199,6 +220,7 @@ impl<L: Lower> Overlay<L> {
                 task
             }
             Pending::Data { task, runs, reserved, is_payload } => {
+                assert!(self.store.reserved >= reserved, "what a write may add was counted");
                 self.store.reserved -= reserved;
                 if errno.is_none() {
                     for (window, first, count) in runs {
@@ -218,6 +240,7 @@ impl<L: Lower> Overlay<L> {
     fn came_back(&mut self, task: usize, errno: Option<i32>) {
         let waiting = self.task(task);
         waiting.error = waiting.error.or(errno);
+        assert!(waiting.outstanding > 0, "what comes back was out");
         waiting.outstanding -= 1;
         if waiting.outstanding == 0 {
             self.advance(task);
@@ -284,9 +307,8 @@ impl<L: Lower> Overlay<L> {
 
     /// Begins a flush if there are those who wait for what has completed, and none is out.
     fn begin_flush(&mut self) {
-        let Some(target) = self.flush_waiters.iter().map(|(target, _)| *target).min() else {
-            return;
-        };
+        // Who came first waits for least.
+        let Some((target, _)) = self.flush_waiters.first().copied() else { return };
         if self.order.begin_flush(target) {
             self.counters.flushes += 1;
             self.push_io(Command::Flush, Pending::Flush);

@@ -36,7 +36,10 @@ impl Lock {
 
     fn leave(&mut self, mode: Mode) {
         match mode {
-            Mode::Shared => self.shared -= 1,
+            Mode::Shared => {
+                assert!(self.shared > 0, "it was taken");
+                self.shared -= 1;
+            }
             Mode::Exclusive => {
                 assert!(self.is_exclusive, "it was taken");
                 self.is_exclusive = false;
@@ -54,6 +57,12 @@ impl Lock {
             }
         }
         works
+    }
+
+    /// How many use it shared, and whether one has it alone.
+    pub(crate) fn uses(&self) -> (u32, bool) {
+        assert!(!self.is_exclusive || self.shared == 0, "who has it alone is alone");
+        (self.shared, self.is_exclusive)
     }
 
     /// Whether nobody uses the file or waits for it.

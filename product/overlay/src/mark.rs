@@ -22,6 +22,12 @@ pub(crate) struct Marked {
     touches: u64,
 }
 
+impl Marked {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 impl<L: Lower> Overlay<L> {
     /// Begins to make a file one of which blocks may be in the store; `work` goes on when it is, or waits no
     /// more. It comes back if the file cannot be one.

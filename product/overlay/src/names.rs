@@ -3,6 +3,7 @@
 use crate::io::{Stage, Then};
 use crate::lower::{Found, Handle, Lower, Outcome, Settings};
 use crate::overlay::{Overlay, Remap, SettleWhen, Work};
+use crate::store::Adopted;
 use crate::sync::Waiter;
 use crate::{
     ADOPT_ATTRIBUTE, HIDDEN, MARK, ORPHANS_ATTRIBUTE, REMAP_ATTRIBUTE, SETTLE_ATTRIBUTE,
@@ -234,9 +235,8 @@ impl<L: Lower> Overlay<L> {
     /// A file that was losing its last name has one again.
     fn revive(&mut self, number: u64, handle: &Handle) {
         let Some(record) = self.store.record_of(number, handle) else { return };
-        let adopted = self.store.adopted_mut(record);
-        if adopted.record.is_nameless {
-            adopted.record.is_nameless = false;
+        if self.store.adopted(record).record.is_nameless {
+            self.store.change(record, |adopted| adopted.record.is_nameless = false);
             self.write_record(record);
         }
     }
@@ -246,11 +246,11 @@ impl<L: Lower> Overlay<L> {
         let found = found?;
         let number = self.number_of(found).ok()?;
         let record = self.store.record_of(number, &found.handle)?;
-        let record_now = &mut self.store.adopted_mut(record).record;
         if found.status.links != 1 || crate::is_broken("R7") {
             return None;
         }
-        let was_said = std::mem::replace(&mut record_now.is_nameless, true);
+        let say = |adopted: &mut Adopted| std::mem::replace(&mut adopted.record.is_nameless, true);
+        let was_said = self.store.change(record, say);
         (!was_said || !is_saved).then_some(record)
     }
 

@@ -160,9 +160,7 @@ pub struct Overlay<L: Lower> {
     /// Records that are to be forgotten when the lower file system is durable (R5), each once.
     pub(crate) forgettable: BTreeSet<u32>,
     /// Records whose lower file is not what they say (R9).
-    pub(crate) orphans: Vec<u32>,
-    /// Records with a fault.
-    pub(crate) faults: BTreeSet<u32>,
+    pub(crate) orphans: BTreeSet<u32>,
     pub(crate) counters: Counters,
     /// What was shown of it last.
     pub(crate) shown: Shown,
@@ -218,8 +216,7 @@ impl<L: Lower> Overlay<L> {
             waiting_for_room: VecDeque::new(),
             settling: Settling::default(),
             forgettable: BTreeSet::new(),
-            orphans: Vec::new(),
-            faults: BTreeSet::new(),
+            orphans: BTreeSet::new(),
             counters: Counters::default(),
             shown: Shown::default(),
             failed: None,

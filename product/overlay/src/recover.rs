@@ -166,7 +166,7 @@ impl<L: Lower> Overlay<L> {
                 Ok(status) if is_it => self.keep(record, &status, was_clean),
                 _ => {
                     self.set_fault(record, "its file is not there any more");
-                    self.orphans.push(record);
+                    self.orphans.insert(record);
                 }
             },
         }
@@ -174,20 +174,20 @@ impl<L: Lower> Overlay<L> {
 
     /// Nothing of the record's file is served any more, for this reason.
     pub(crate) fn set_fault(&mut self, record: u32, why: &'static str) {
-        self.faults.insert(record);
-        self.store.adopted_mut(record).fault = Some(why);
+        self.store.change(record, |adopted| adopted.fault = Some(why));
     }
 
     /// The lower file is the record's: whether it is as it was left.
     fn keep(&mut self, record: u32, status: &crate::lower::Status, was_clean: bool) {
         let now = status.fingerprint();
-        let adopted = self.store.adopted_mut(record);
-        let Record { state, lower, number, .. } = adopted.record;
-        // The lower file system has the name again.
-        adopted.record.is_nameless = false;
-        if state == RecordState::Dying {
-            self.store.set_state(record, RecordState::Live);
-        }
+        let Record { state, lower, number, .. } = self.store.adopted(record).record;
+        self.store.change(record, |adopted| {
+            // The lower file system has the name again.
+            adopted.record.is_nameless = false;
+            if state == RecordState::Dying {
+                adopted.record.state = RecordState::Live;
+            }
+        });
         let adopted = self.store.adopted_mut(record);
         // Where space was being taken the time may not have been set back (R12).
         let is_taking_space = adopted.record.is_taking_space && !was_clean;

@@ -102,10 +102,10 @@ impl<L: Lower> Overlay<L> {
         let counters = &self.counters;
         Figures {
             files: self.store.file_count(),
-            settled_files: self.store.settled,
+            settled_files: self.store.lists().settled(),
             settle_backlog_files: self.settling.backlog(),
             orphans: self.orphans.len() as u64,
-            faults_total: self.faults.len() as u64,
+            faults_total: self.store.lists().faults().len() as u64,
             stored_bytes: self.store.mapped * BLOCK,
             capacity_bytes: self.store.superblock.capacity * BLOCK,
             windows: (self.store.windows.len() - self.store.free_windows.len()) as u64,
@@ -157,7 +157,7 @@ impl<L: Lower> Overlay<L> {
     fn faults_from(&self, first: u32, count_max: usize) -> (String, Option<u32>) {
         let mut text = String::from("[");
         let mut count = 0;
-        for number in self.faults.range(first..).copied() {
+        for number in self.store.lists().faults().range(first..).copied() {
             let adopted = self.store.adopted(number);
             let Some(why) = adopted.fault else { continue };
             if count == count_max {

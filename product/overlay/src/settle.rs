@@ -23,7 +23,7 @@ use coulter::buffer::Buffer;
 use coulter_files::Command;
 use coulter_format::BLOCK_SIZE;
 use coulter_format::overlay::RecordState;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Files at once.
@@ -129,6 +129,22 @@ impl Settling {
         }
     }
 
+    /// Whether a step of a record is under way that is not a piece.
+    pub(crate) fn is_busy_with(&self, record: u32) -> bool {
+        self.jobs.iter().any(|job| job.record == record && job.is_busy)
+    }
+
+    pub(crate) fn assert_invariants(&self) {
+        assert!(self.jobs.len() <= JOBS_MAX, "files at once");
+        let records = self.jobs.iter().map(|job| job.record);
+        let distinct: HashSet<u32> = records.collect();
+        assert_eq!(distinct.len(), self.jobs.len(), "a file comes home once at a time");
+        assert!(self.write_outs <= WRITE_OUTS_MAX, "what is written out at once");
+        assert!(self.syncs as usize <= self.jobs.len(), "a sync is of a file that comes home");
+        let is_busy = self.jobs.iter().filter(|job| job.is_busy).count();
+        assert!(self.syncs as usize <= is_busy, "a file waits for its sync");
+    }
+
     /// Whether nothing of it is out below.
     pub(crate) fn is_quiet(&self) -> bool {
         self.syncs == 0 && self.write_outs == 0
@@ -145,9 +161,7 @@ impl<L: Lower> Overlay<L> {
     pub(crate) fn settle_everything(&mut self, id: u64) {
         self.settling.error = None;
         self.settling.all.push(id);
-        for record in 0..self.store.records.len() as u32 {
-            self.enqueue(record);
-        }
+        self.store.lists().coming_home().into_iter().for_each(|record| self.enqueue(record));
     }
 
     /// Settles everything that can be, and ends then.
@@ -155,9 +169,7 @@ impl<L: Lower> Overlay<L> {
         assert!(self.settling.end.is_none(), "a mount ends once");
         self.settling.error = None;
         self.settling.end = Some(id);
-        for record in 0..self.store.records.len() as u32 {
-            self.enqueue(record);
-        }
+        self.store.lists().coming_home().into_iter().for_each(|record| self.enqueue(record));
     }
 
     /// Settles a file, and lets the request go on then.
@@ -483,6 +495,7 @@ impl<L: Lower> Overlay<L> {
             // Else it has died meanwhile, and another file has its number.
             self.store.by_number.remove(&number);
         }
+        self.store.unnoted.remove(&record);
         self.touch(number);
         self.settling.jobs.retain(|job| job.record != record);
         self.forget_later(record);

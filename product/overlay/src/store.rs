@@ -1,5 +1,6 @@
 //! What is in the store, in memory: records, windows, which blocks are mapped.
 
+use crate::lists::Lists;
 use crate::locks::Lock;
 use coulter_format::overlay::{
     Handle, OWNERS_PER_BLOCK, Owner, RECORD_LIMIT, RECORDS_PER_BLOCK, RECORDS_START, Record,
@@ -40,6 +41,10 @@ impl Bits {
             mask = u64::MAX;
         }
         None
+    }
+
+    pub(crate) fn is_within(&self, other: &Bits) -> bool {
+        self.0.iter().zip(&other.0).all(|(word, other)| word & !other == 0)
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -148,8 +153,6 @@ pub(crate) struct Store {
     pub(crate) free_windows: BTreeSet<u32>,
     /// Files that are served from here, by the number of their inode.
     pub(crate) by_number: HashMap<u64, u32>,
-    /// Records of files that are at home and not forgotten yet.
-    pub(crate) settled: u64,
     /// Blocks that are mapped.
     pub(crate) mapped: u64,
     /// Blocks that writes under way may add.
@@ -159,8 +162,10 @@ pub(crate) struct Store {
     /// Records whose lower file was changed by us, or may have been, while what it is like since then could not be
     /// noted: a call failed.
     pub(crate) unnoted: BTreeSet<u32>,
-    /// All records by the number of their blocks that are here.
-    by_size: BTreeSet<(u64, u32)>,
+    lists: Lists,
+    /// How often a record was looked at.
+    #[cfg(test)]
+    pub(crate) looks: std::cell::Cell<u64>,
 }
 
 impl Store {
@@ -173,16 +178,19 @@ impl Store {
             windows: (0..windows).map(|_| None).collect(),
             free_windows: (0..windows).collect(),
             by_number: HashMap::new(),
-            settled: 0,
             mapped: 0,
             reserved: 0,
             dirty: BTreeSet::new(),
             unnoted: BTreeSet::new(),
-            by_size: BTreeSet::new(),
+            lists: Lists::default(),
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
         }
     }
 
     pub(crate) fn adopted(&self, record: u32) -> &Adopted {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
         self.records[record as usize].as_deref().expect("a record in use is there")
     }
 
@@ -212,7 +220,7 @@ impl Store {
             None => return None,
         };
         self.by_number.insert(adopted.record.number, record);
-        self.by_size.insert((adopted.mapped, record));
+        self.lists.add(record, &adopted);
         self.records[record as usize] = Some(Box::new(adopted));
         Some(record)
     }
@@ -224,32 +232,49 @@ impl Store {
             self.records.push(None);
         }
         self.free_records.remove(&record);
-        self.by_size.insert((adopted.mapped, record));
-        self.settled += u64::from(adopted.record.state == RecordState::Settled);
+        self.lists.add(record, &adopted);
         self.records[record as usize] = Some(Box::new(adopted));
+    }
+
+    /// Changes what puts a record in one list or another.
+    pub(crate) fn change<T>(&mut self, record: u32, change: impl FnOnce(&mut Adopted) -> T) -> T {
+        let adopted = self.records[record as usize].as_deref_mut();
+        let adopted = adopted.expect("a record in use is there");
+        self.lists.remove(record, adopted);
+        let result = change(adopted);
+        self.lists.add(record, adopted);
+        result
     }
 
     /// Changes the state of a record.
     pub(crate) fn set_state(&mut self, record: u32, state: RecordState) {
-        let before = std::mem::replace(&mut self.adopted_mut(record).record.state, state);
-        self.settled -= u64::from(before == RecordState::Settled);
-        self.settled += u64::from(state == RecordState::Settled);
+        self.change(record, |adopted| adopted.record.state = state);
+    }
+
+    /// Records by what they are like.
+    pub(crate) fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    /// All records, for who counts anew.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = (u32, &Adopted)> {
+        let all = (0..).zip(&self.records);
+        all.filter_map(|(record, adopted)| Some((record, adopted.as_deref()?)))
     }
 
     /// Files of which blocks are here, those with a fault included.
     pub(crate) fn file_count(&self) -> u64 {
-        (self.records.len() - self.free_records.len()) as u64 - self.settled
+        (self.records.len() - self.free_records.len()) as u64 - self.lists.settled()
     }
 
     /// Forgets a record, which owns no window any more.
     pub(crate) fn remove_record(&mut self, record: u32) {
         let adopted = self.records[record as usize].take().expect("it is there");
         assert!(adopted.windows.is_empty(), "windows would belong to nobody");
-        self.settled -= u64::from(adopted.record.state == RecordState::Settled);
+        self.lists.remove(record, &adopted);
         if self.by_number.get(&adopted.record.number) == Some(&record) {
             self.by_number.remove(&adopted.record.number);
         }
-        self.by_size.remove(&(adopted.mapped, record));
         self.dirty.remove(&record);
         self.unnoted.remove(&record);
         self.free_records.insert(record);
@@ -257,17 +282,11 @@ impl Store {
 
     /// One more block of a record is here, or so many fewer are.
     fn count_mapped(&mut self, record: u32, change: i64) {
-        let before = self.adopted(record).mapped;
-        let after = before.checked_add_signed(change).expect("what goes was there");
-        self.by_size.remove(&(before, record));
-        self.by_size.insert((after, record));
-        self.adopted_mut(record).mapped = after;
+        self.change(record, |adopted| {
+            let after = adopted.mapped.checked_add_signed(change);
+            adopted.mapped = after.expect("what goes was there");
+        });
         self.mapped = self.mapped.checked_add_signed(change).expect("what goes was there");
-    }
-
-    /// Records, that with most blocks here first.
-    pub(crate) fn fullest(&self) -> impl Iterator<Item = (u32, &Adopted)> {
-        self.by_size.iter().rev().map(|(_, record)| (*record, self.adopted(*record)))
     }
 
     /// The first host block of a window.

@@ -167,15 +167,15 @@ impl<L: Lower> Overlay<L> {
 
     /// A file without a name, which nobody has open any more.
     pub(crate) fn let_die(&mut self, record: u32) {
-        let adopted = self.store.adopted_mut(record);
-        adopted.is_dying = true;
-        let Record { number, state, .. } = adopted.record;
+        self.store.change(record, |adopted| adopted.is_dying = true);
+        let Record { number, state, .. } = self.store.adopted(record).record;
         if state == RecordState::Live || crate::is_broken("dying") {
             // A crash may give it its name back. The lower file of one that settles is not as it was noted then,
             // and that of one that is settled has all.
             self.store.set_state(record, RecordState::Dying);
         }
         self.store.by_number.remove(&number);
+        self.store.unnoted.remove(&record);
         self.settling.queue.remove(record);
         self.write_record(record);
         self.forget_later(record);
@@ -237,7 +237,6 @@ impl<L: Lower> Overlay<L> {
     pub(crate) fn forget_record(&mut self, record: u32) {
         assert!(self.store.adopted(record).is_forgettable, "a record that is in use is forgotten");
         let task = self.add_task(None, None, Stage::Then(Then::Nothing));
-        self.faults.remove(&record);
         self.task(task).outstanding += 1;
         self.give_back(record, 0, task);
         self.store.remove_record(record);
@@ -261,16 +260,13 @@ impl<L: Lower> Overlay<L> {
         }
         let forgettable = std::mem::take(&mut self.forgettable);
         self.forget_records(forgettable);
-        for (record, adopted) in self.store.records.iter_mut().enumerate() {
-            let Some(adopted) = adopted else { continue };
-            let is_unnoted = self.store.unnoted.contains(&(record as u32));
-            if !is_unnoted && std::mem::take(&mut adopted.record.is_taking_space) {
-                self.store.dirty.insert(record as u32);
-            }
-        }
+        let taking = self.store.lists().taking_space().difference(&self.store.unnoted);
+        let taking: Vec<u32> = taking.copied().collect();
+        taking.into_iter().for_each(|record| self.note_space_is_taken(record));
         let task = self.save_dirty(Some(id), Then::Reply(Box::new(Reply::Done)));
         // Only after a crash the times of change may be others than the records say.
-        self.store.superblock.is_clean = self.store.unnoted.is_empty();
+        let is_live = |record: &u32| self.store.adopted(*record).record.state == RecordState::Live;
+        self.store.superblock.is_clean = !self.store.unnoted.iter().any(is_live);
         self.push_batch(Batch::default().with_superblock(), &[], Pending::Step { task });
     }
 

@@ -35,8 +35,7 @@ impl<L: Lower> Overlay<L> {
         if self.settling.backlog() > 0 {
             return;
         }
-        let found = self.store.fullest().find(|(_, adopted)| adopted.can_come_home());
-        if let Some((record, _)) = found {
+        if let Some(record) = self.store.lists().fullest() {
             self.settling.error = None;
             self.enqueue(record);
         }

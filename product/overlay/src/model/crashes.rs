@@ -116,6 +116,7 @@ impl Mount {
         self.note_calls();
         self.drain();
         let response = self.overlay.poll_response().expect("each request is answered");
+        self.overlay.assert_invariants();
         assert!(self.overlay.is_quiet(), "nothing stays behind");
         response.result
     }

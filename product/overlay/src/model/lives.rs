@@ -149,6 +149,7 @@ impl Life {
             }
             _ => drop(self.overlay.handle_time(self.now_ns)),
         }
+        self.overlay.assert_invariants();
         self.look_back()?;
         self.hear()?;
         if self.chance.one_of(25) {
@@ -198,6 +199,7 @@ impl Life {
             if self.overlay.lower.end_sync_at(0) {
                 self.overlay.handle_wake();
             }
+            self.overlay.assert_invariants();
             self.overlay.lower.take_history();
             self.hear()?;
             if is_over && self.overlay.is_quiet() {

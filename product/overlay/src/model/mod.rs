@@ -10,6 +10,7 @@ mod in_flight;
 mod interleaved;
 mod lives;
 mod lower;
+mod many;
 mod recovery;
 mod shadow;
 mod volume;

@@ -29,7 +29,7 @@ impl Life {
         trace(|| format!("  is left: {}", lower.told()));
         let (mut overlay, mut volume) = open(lower, volume, self.options)?;
         let before = self.check_all(&mut overlay, &mut volume)?;
-        if !overlay.orphans.is_empty() || !overlay.faults.is_empty() {
+        if !overlay.orphans.is_empty() || !overlay.store.lists().faults().is_empty() {
             return Err(format!("what is not served: {}", overlay.report()));
         }
         let settled = ask(&mut overlay, &mut volume, Request::Settle);
@@ -102,7 +102,7 @@ fn settle_down(overlay: &mut Overlay<ModelLower>, volume: &mut ModelVolume) {
         } else if overlay.lower.end_sync() {
             overlay.handle_wake();
         } else {
-            return;
+            return overlay.assert_invariants();
         }
     }
 }
