@@ -5,7 +5,8 @@
 //! missing read as zeros.
 
 use crate::error::{Error, OpenError};
-use crate::replication::{beside, has_ended, seconds_since_1970};
+use crate::marks::beside;
+use crate::owner::{has_ended, seconds_since_1970};
 use coulter_device::Device;
 use coulter_object::device::{CHUNK_SIZE, Opening, adopt, begin};
 use coulter_object::fill::{Fill, FillingDevice};

@@ -6,9 +6,9 @@ use crate::device_link;
 use crate::error::{DaemonError, Error, StateError};
 use crate::file_identity::FileIdentity;
 
+use crate::acknowledge::Acknowledge;
 use crate::job::Job;
 use crate::liveness::{self, Liveness};
-use crate::opening::Acknowledge;
 use crate::reclaim;
 use crate::state::{Entry, LOCK, StateDirectory, StateLock};
 use coulter_system::process::Process;

@@ -1,7 +1,7 @@
 //! One attached volume, as the state directory and `list --json` tell of it.
 
+use crate::acknowledge::Acknowledge;
 use crate::file_identity::FileIdentity;
-use crate::opening::Acknowledge;
 use coulter::{ReadOnlyReason, State};
 use coulter_system::mounts;
 use coulter_system::process::Process;

@@ -9,11 +9,10 @@
 //! If it cannot grow, it is opened as it was, and the command is told why.
 
 use crate::error::{Error, OpenError};
-use crate::{replication, store};
+use crate::replication;
 use coulter::{GrowError, GrowOptions, OpenErrorKind};
-use coulter_system::seekable;
+use coulter_device::Device;
 use serde::{Deserialize, Serialize};
-use std::io::{Seek, SeekFrom};
 use std::path::Path;
 
 /// What it is to be like, as a command asks for it.
@@ -38,23 +37,14 @@ pub struct Grown {
     pub map_memory_bytes: u64,
 }
 
-/// Bytes of the file or disk at `path`, as it is now.
-///
-/// # Errors
-/// When it cannot be looked at.
-pub(crate) fn size_of(path: &Path) -> Result<u64, Error> {
-    let size = seekable::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
-    size.map_err(|source| Error::io("look at", path, source))
-}
-
-/// Lets the store at `path`, which nobody has open, grow over all of its file or disk.
+/// Lets the store on `device`, which is the one at `path`, grow over all of its file or disk.
 ///
 /// # Errors
 /// [`OpenError::NotGrown`]; the store is as it was, or as it should be.
-pub(crate) fn grow(path: &Path, growth: Growth) -> Result<Grown, Error> {
+pub(crate) fn grow(path: &Path, device: Box<dyn Device>, growth: Growth) -> Result<Grown, Error> {
     let Growth { volume_size, spare_percent } = growth;
     // What it writes is shipped when the store is opened again.
-    let device = replication::marking(path, store::open_device(path, false)?)?;
+    let device = replication::marking(path, device)?;
     let grown = coulter::grow(device, &GrowOptions { volume_size, spare_percent });
     let geometry = grown.map_err(|error| {
         let is_usage = matches!(&error, GrowError::Open(error)

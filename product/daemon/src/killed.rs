@@ -4,8 +4,8 @@
 
 use crate::attach_point;
 use crate::error::DaemonError;
+use crate::marks;
 use crate::points;
-use crate::replication;
 use crate::state::{Entry, StateDirectory};
 use coulter_system::mounts;
 use coulter_terminal as terminal;
@@ -26,7 +26,7 @@ impl Killed {
     /// The daemon of `entry`, which is one of [`StateDirectory::killed`].
     pub fn new(state: &StateDirectory, entry: &Entry) -> Killed {
         // With the copy that it was attached with, which would stand still otherwise.
-        let words = replication::remembered(&entry.store);
+        let words = marks::remembered(&entry.store);
         let copy = words.map(|words| format!(" {words}")).unwrap_or_default();
         let (name, store) = (entry.name.clone(), terminal::word(&entry.store));
         if let Some(device) = attach_point::waiting_device(entry) {

@@ -21,6 +21,7 @@
 //! - nothing in the state directory is needed to open a store;
 //! - a client that is slow or silent keeps no daemon from hearing the next one.
 
+mod acknowledge;
 pub mod attach_point;
 pub mod backing;
 pub mod cache;
@@ -47,11 +48,13 @@ pub mod launch;
 pub mod left_over;
 mod liveness;
 pub mod logging;
+mod marks;
 mod metrics;
 pub mod moving;
 mod notify;
 pub mod opening;
 mod outside;
+mod owner;
 mod panics;
 pub mod points;
 mod protect;
@@ -71,6 +74,7 @@ pub mod status;
 mod steps;
 pub mod store;
 pub mod store_fate;
+mod store_file;
 mod trial;
 mod trouble;
 mod uevent;

@@ -4,7 +4,7 @@
 //! up without a change here: `statistics.written.host_bytes` is `coulter_written_host_bytes_total`.
 //! Units are Prometheus's: bytes and seconds.
 
-use crate::opening::Acknowledge;
+use crate::acknowledge::Acknowledge;
 use crate::replication::{ReplicaFacts, UsageFacts};
 use crate::scrub::{ScrubFacts, Stage};
 use crate::state::Entry;

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, OpenError};
 use crate::replication::{self, Replication};
+use crate::store_file::uuid_of;
 use crate::{cache, store};
 use coulter_device::Wait;
 use coulter_object::bucket::Bucket;
@@ -65,7 +66,7 @@ pub fn check(path: &Path, url: &Url, attached: Option<&str>) -> Result<(), Error
     let (record, _) = coulter_object::history::record(&*bucket, &Briefly)
         .map_err(|error| no_copy(path, url, error.to_string()))?;
     // A cache has no superblock of its own until that was fetched.
-    let store = replication::uuid_of(path).filter(|_| !cache::is_incomplete(path));
+    let store = uuid_of(path).filter(|_| !cache::is_incomplete(path));
     if store.is_some_and(|store| store != record.store) {
         return refused("the copy there is of another store", "check the URL".to_owned());
     }

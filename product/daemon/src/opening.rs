@@ -1,10 +1,10 @@
 //! How a store is opened.
 
+pub use crate::acknowledge::Acknowledge;
 use crate::replication::Replication;
 use crate::setting::{self, Setting};
 use coulter::Degraded;
 use coulter::tuning::Retuning;
-use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// How to open a store. None of it changes what is stored.
@@ -68,36 +68,6 @@ impl Trim {
     /// Each by its name.
     pub const NAMED: [(&str, Trim); 3] =
         [("auto", Trim::Auto), ("yes", Trim::Yes), ("no", Trim::No)];
-}
-
-/// When to answer writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Acknowledge {
-    /// Once the device has them.
-    #[default]
-    Written,
-    /// From memory: what was not flushed is lost if the daemon is killed, too.
-    Buffered,
-}
-
-impl Acknowledge {
-    /// Each by its name, and by what caches call it.
-    pub const NAMED: [(&str, Acknowledge); 4] = [
-        ("written", Acknowledge::Written),
-        ("buffered", Acknowledge::Buffered),
-        ("writethrough", Acknowledge::Written),
-        ("writeback", Acknowledge::Buffered),
-    ];
-}
-
-impl From<Acknowledge> for coulter::Acknowledge {
-    fn from(acknowledge: Acknowledge) -> coulter::Acknowledge {
-        match acknowledge {
-            Acknowledge::Written => coulter::Acknowledge::Written,
-            Acknowledge::Buffered => coulter::Acknowledge::Buffered,
-        }
-    }
 }
 
 impl Opening {

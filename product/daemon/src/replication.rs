@@ -6,10 +6,12 @@
 
 use crate::cache::{self, Caching};
 use crate::error::{Error, OpenError};
-use crate::growth;
+pub use crate::marks::remembered;
+use crate::marks::{beside, existing_marks, marks_path, remember};
+pub use crate::owner::{has_ended, owner, owner_in_file, seconds_since_1970};
+use crate::store_file::{size_of, uuid_of};
 use coulter_device::Device;
-use coulter_format::superblock::Superblock;
-use coulter_format::{BLOCK_SIZE, Block};
+use coulter_format::BLOCK_SIZE;
 use coulter_object::bucket::{Bucket, BucketErrorKind, Cause, Meter, MeteredBucket, Prices, Usage};
 use coulter_object::device::{MarkingDevice, Opening};
 use coulter_object::fill::Fill;
@@ -20,21 +22,14 @@ use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
 use coulter_object::{Ack, Pace, Replica, ReplicaError, Settings, ShippedDevice, Url};
 use coulter_object::{history, lineage};
-use coulter_system::{private, seekable, sparse};
+use coulter_system::{seekable, sparse};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Where marks of disks are kept.
-const MARKS_DIRECTORY: &str = "/var/lib/coulter";
-
-/// How far into a store a superblock is looked for, in bytes.
-const SUPERBLOCK_WITHIN: u64 = 8 << 20;
 
 /// What is told of a copy whose store's device is gone.
 const STOPPED: &str = "the store's device cannot be read any more: the copy stays what it was";
@@ -246,7 +241,7 @@ impl Replication {
         if let Some(caching) = self.cache.filter(|_| !is_filled) {
             let wrapped = cache::wrap(path, caching, device, opening);
             let (device, replica, fill) = wrapped.map_err(&refused)?;
-            remember(path, Some(self));
+            remember(path, Some(&self.words()));
             return Ok((device, Shipped { replica, fill: Some(fill), meter, cautions }));
         }
         let opened = ShippedDevice::open(device, opening);
@@ -256,7 +251,7 @@ impl Replication {
             }
             unusable(error)
         })?;
-        remember(path, Some(self));
+        remember(path, Some(&self.words()));
         Ok((Box::new(device), Shipped { replica, fill: None, meter, cautions }))
     }
 
@@ -358,41 +353,6 @@ fn forget_unclaimed(marks: &Path, error: &ReplicaError) {
     }
 }
 
-/// The UUID of the store at `path`.
-pub(crate) fn uuid_of(path: &Path) -> Option<[u8; 16]> {
-    let file = seekable::open(path).ok()?;
-    let mut bytes = [0; BLOCK_SIZE];
-    let mut offset = 0;
-    while offset < SUPERBLOCK_WITHIN {
-        file.read_exact_at(&mut bytes, offset).ok()?;
-        let block: &Block = &bytes;
-        if let Ok(superblock) = Superblock::decode(block) {
-            return Some(superblock.store.uuid);
-        }
-        offset += BLOCK_SIZE as u64;
-    }
-    None
-}
-
-/// Where the marks of a store are kept.
-fn marks_path(path: &Path, uuid: &[u8; 16]) -> PathBuf {
-    let is_disk = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
-    if is_disk {
-        let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        let _ = private::create_directories(Path::new(MARKS_DIRECTORY));
-        return Path::new(MARKS_DIRECTORY).join(format!("{uuid}.marks"));
-    }
-    beside(path, "marks")
-}
-
-/// The file that is called like the one at `path`, with another ending behind its name.
-pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(ending);
-    PathBuf::from(name)
-}
-
 /// What of a store may be something other than zeros: the parts of a file that are there.
 fn content_of(path: &Path, size: u64) -> RangeSet {
     let all = || std::iter::once(0..size).collect();
@@ -438,35 +398,10 @@ pub fn forget(path: &Path) -> Result<(), Error> {
     })
 }
 
-/// Keeps with the store at `path` how it is replicated, or that it is to be no more. That only explains.
-pub(crate) fn remember(path: &Path, replication: Option<&Replication>) {
-    let Some(place) = existing_marks(path) else { return };
-    let words = replication.map(Replication::words).unwrap_or_default();
-    if let Err(error) = Marks::open(&place).and_then(|mut marks| marks.remember(&words)) {
-        log::warn!(error:%; "how the store is replicated is not kept with it");
-    }
-}
-
-/// The words of a command line that ask for the copy which the store at `path` has, and which follows it only if they
-/// are there.
-pub fn remembered(path: &Path) -> Option<String> {
-    Marks::open(&existing_marks(path)?).ok()?.remembered()
-}
-
 /// The volume as which the store, or the cache, at `path` was shipped last, if that is known.
 pub(crate) fn volume_of(path: &Path) -> Option<VolumeId> {
     let place = existing_marks(path).or_else(|| cache::existing_record(path))?;
     Some(Marks::open(&place).ok()?.owner()?.volume)
-}
-
-/// Where the marks of the store at `path` are, if it has some.
-fn existing_marks(path: &Path) -> Option<PathBuf> {
-    let of_file = beside(path, "marks");
-    let place = match uuid_of(path) {
-        Some(store) => marks_path(path, &store),
-        None => of_file,
-    };
-    place.exists().then_some(place)
 }
 
 /// The store at `path` is about to change without being shipped: if it ever was, all of it may differ from its
@@ -480,7 +415,8 @@ pub fn has_gone_on_alone(path: &Path) -> Result<(), Error> {
     let mut kept = Marks::open(&marks).map_err(failed)?;
     let Some(owner) = kept.owner() else { return Ok(()) };
     // It may have grown since it was shipped.
-    let device_size = growth::size_of(path)?.max(owner.device_size);
+    let size = size_of(path).map_err(|source| Error::io("look at", path, source))?;
+    let device_size = size.max(owner.device_size);
     kept.adopt(Owner { device_size, ..owner }, true).map_err(failed)
 }
 
@@ -497,50 +433,4 @@ pub fn marking(path: &Path, device: Box<dyn Device>) -> Result<Box<dyn Device>, 
     let marking = MarkingDevice::new(device, marks);
     let marking = marking.map_err(|error| failed(std::io::Error::other(error)))?;
     Ok(Box::new(marking))
-}
-
-/// The time, for people.
-pub fn seconds_since_1970() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |time| time.as_secs())
-}
-
-/// This host and process, for people and [`has_ended`].
-pub fn owner() -> String {
-    cut(format!("{}{}", processes_here(), std::process::id()))
-}
-
-/// This host and the store at `path`, which has the volume from now on whether a process serves it or not: for people.
-pub fn owner_in_file(path: &Path) -> String {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    cut(format!("{} with the store {}", host_name(), path.display()))
-}
-
-/// As much of an owner as leaves room for the signature of its marks.
-fn cut(owner: String) -> String {
-    let end = (0..=200.min(owner.len())).rev().find(|end| owner.is_char_boundary(*end));
-    owner[..end.unwrap_or(0)].to_owned()
-}
-
-/// Whether the owner of a copy is a process of this host that has ended. Of other hosts nobody can tell.
-pub fn has_ended(owner: &str) -> bool {
-    let process = owner.strip_prefix(&processes_here());
-    // The signature of the marks stands behind it.
-    let process = process.and_then(|process| process.split(',').next()?.parse::<u32>().ok());
-    // A process that has ended and is still listed has no program any more.
-    let program = |process: &str| std::fs::read_link(format!("/proc/{process}/exe"));
-    let is_gone = |process: u32| {
-        let found = program(&process.to_string());
-        found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-    };
-    program("self").is_ok() && process.is_some_and(is_gone)
-}
-
-/// With what the owners on this host begin.
-fn processes_here() -> String {
-    format!("{} process ", host_name())
-}
-
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -19,6 +19,7 @@ use crate::events;
 use crate::handover::Handover;
 use crate::job::Job;
 use crate::logging;
+use crate::marks;
 use crate::notify::notify;
 use crate::points::{self, Gives};
 use crate::protect;
@@ -91,7 +92,7 @@ pub fn run(
                     before = Some((job.opening.replicate.take(), copying));
                     copying = Some(CopyOrder::to(replication.as_ref()));
                     if replication.is_none() {
-                        crate::replication::remember(&entry.store, None);
+                        marks::remember(&entry.store, None);
                     }
                     job.opening.replicate = replication;
                     (resumed, reply) = (Some(handover), told);

@@ -9,7 +9,7 @@ use crate::error::{DaemonError, Error, OpenError};
 use crate::events::{Event, Events};
 use crate::failure_log::FailureLog;
 use crate::first_data;
-use crate::growth::{self, Growth};
+use crate::growth::Growth;
 use crate::handover;
 use crate::job::Job;
 use crate::liveness::Liveness;
@@ -22,6 +22,7 @@ use crate::setting::{self, Setting, Settings};
 use crate::starting;
 use crate::state::{Entry, LOCK, StateDirectory};
 use crate::status::{Facts, overlay_facts};
+use crate::store_file::size_of;
 use crate::trial;
 use crate::trouble::Trouble;
 use coulter::State;
@@ -318,7 +319,8 @@ impl Serving {
         handover::check_store(&self.entry, self.read_only)?;
         // Closed, it could not be opened again.
         let needed = self.backing.store_size().unwrap_or(0);
-        let found = growth::size_of(&self.entry.store)?;
+        let store = &self.entry.store;
+        let found = size_of(store).map_err(|source| Error::io("look at", store, source))?;
         if found < needed {
             return Err(refused(format!(
                 "it has become shorter: it has {found} bytes, and the store needs {needed}"

@@ -5,8 +5,8 @@
 
 mod waiting;
 
+use crate::acknowledge::Acknowledge;
 use crate::degraded;
-use crate::opening::Acknowledge;
 use crate::replication::{ReplicaFacts, UsageFacts};
 use crate::scrub::{ScrubFacts, Stage};
 use crate::state::Entry;

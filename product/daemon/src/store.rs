@@ -4,6 +4,7 @@ use crate::backing::{Backing, Source};
 use crate::cache;
 use crate::error::{Error, OpenError};
 use crate::growth::{self, Grown, Growth};
+use crate::marks;
 use crate::opening::{DeviceChoice, Opening, Trim};
 use crate::replication::{self, Replication, Shipped};
 use crate::signatures;
@@ -215,7 +216,7 @@ impl Store {
             }
             None => {
                 cache::refuse_incomplete(&path)?;
-                left = replication::remembered(&path);
+                left = marks::remembered(&path);
                 if let Some(words) = &left {
                     // The command that attaches it tells people.
                     log::info!(words:%; "the store has a copy, which does not follow it");
@@ -260,7 +261,7 @@ impl Source for Store {
     }
 
     fn grow(&self, growth: Growth) -> Result<Grown, Error> {
-        growth::grow(&self.path, growth)
+        growth::grow(&self.path, open_device(&self.path, false)?, growth)
     }
 
     fn open(&self, opening: &Opening) -> Result<Box<dyn Backing>, Error> {
@@ -333,7 +334,7 @@ impl Backing for OpenStore {
         }
         shipped.replica.acknowledge(wanted.ack);
         shipped.replica.adjust(wanted.pace());
-        replication::remember(&self.path, Some(wanted));
+        marks::remember(&self.path, Some(&wanted.words()));
         true
     }
 

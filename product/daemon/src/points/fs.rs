@@ -1,6 +1,6 @@
 //! The file system on the volume, mounted; or an overlay over a directory.
 
-use super::{Gives, Ground, Kind, Point, takes_root};
+use super::kind::{Gives, Ground, Kind, Point, takes_root};
 use crate::error::{DaemonError, Error};
 use crate::state::{Entry, StateDirectory};
 use coulter::service::{BLOCK_SIZE, BlockService};

@@ -1,6 +1,6 @@
 //! A loop device over a FUSE file.
 
-use super::{Gives, Ground, Kind, Point, takes_root};
+use super::kind::{Gives, Ground, Kind, Point, takes_root};
 use crate::error::{DaemonError, Error};
 use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;

@@ -1,7 +1,7 @@
 //! A block device of the kernel's NBD client, over a server on a socket in the state directory.
 
+use super::kind::{Afterlife, Gives, Ground, Kind, Point};
 use super::nbd_server::{shown, socket_in_state};
-use super::{Afterlife, Gives, Ground, Kind, Point};
 use crate::error::Error;
 use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;

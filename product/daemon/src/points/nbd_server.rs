@@ -1,7 +1,7 @@
 //! An NBD server on a socket.
 
+use super::kind::{Gives, Ground, Kind, Point};
 use super::visitors::observer;
-use super::{Gives, Ground, Kind, Point};
 use crate::error::Error;
 use crate::inherited;
 use crate::state::Entry;

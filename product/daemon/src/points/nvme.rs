@@ -1,7 +1,7 @@
 //! A block device of the kernel's NVMe/TCP initiator, over a target on the loopback.
 
+use super::kind::{Afterlife, Gives, Ground, Kind, Point};
 use super::visitors::observer;
-use super::{Afterlife, Gives, Ground, Kind, Point};
 use crate::error::Error;
 use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;

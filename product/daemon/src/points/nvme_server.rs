@@ -1,8 +1,8 @@
 //! An NVMe/TCP target in front of a volume, with a discovery service that tells of this target
 //! alone.
 
+use super::kind::{Gives, Ground, Kind, Point};
 use super::visitors::observer;
-use super::{Gives, Ground, Kind, Point};
 use crate::error::Error;
 use crate::state::Entry;
 use coulter::service::BlockService;

@@ -1,8 +1,8 @@
 //! A block device of the ublk driver.
 
-use super::{Afterlife, Gives, Ground, Kind, Point};
+use super::kind::{Afterlife, Gives, Ground, Kind, Point};
+use crate::acknowledge::Acknowledge;
 use crate::error::Error;
-use crate::opening::Acknowledge;
 use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
 use coulter_attach::point::AttachPoint;
