@@ -1,14 +1,15 @@
 //! Attach points as the verbs see them: started for a job, ended, and cleared away after a death.
 
 use crate::control::{self, Request};
+pub use crate::device::{has_its_device, unmount_command, waiting_device};
 use crate::error::{DaemonError, Error};
 use crate::job::Job;
-use crate::points::{self, Ground, Point};
+use crate::points::{Ground, Point};
 use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
 use coulter_attach::point::{AttachPoint as Inner, Detach, DetachError};
-use coulter_system::mounts::{self, Mount};
-use coulter_terminal::{self as terminal, reason_of};
+use coulter_system::mounts;
+use coulter_terminal::reason_of;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -139,27 +140,6 @@ impl AttachPoint {
     }
 }
 
-/// The command that takes away a mount of a file system that lies on `device`. A partition is not ours
-/// to unmount, and the device is in use by others then, perhaps.
-pub fn unmount_command(mount: &Mount, device: &Path) -> String {
-    let program = if mount.source == device { "coulter umount" } else { "umount" };
-    format!("{program} {}", terminal::word(&mount.mount_point))
-}
-
-/// Whether the device that `entry` names is still its own: one that somebody has detached by other
-/// means may lead to another store or file by now. Asks the daemon, if it is alive.
-pub fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
-    let device = entry.device.as_deref().map(Path::new);
-    device.is_some_and(|device| points::of(entry).has_its_device(state, entry, device))
-}
-
-/// Whether the device that this process serves for `entry` is still there and its own. Does not ask the device,
-/// which would ask this process.
-pub(crate) fn is_still_there(state: &StateDirectory, entry: &Entry) -> bool {
-    let device = entry.device.as_deref().map(Path::new);
-    device.is_none_or(|device| points::of(entry).is_still_there(state, entry, device))
-}
-
 /// That the device of `entry` leads to its volume, before anything is done to it.
 ///
 /// # Errors
@@ -174,25 +154,4 @@ pub fn check_device(state: &StateDirectory, entry: &Entry) -> Result<(), Error> 
         }
         _ => Ok(()),
     }
-}
-
-/// The device of `entry`, whose daemon has ended, if it waits for another one.
-pub fn waiting_device(entry: &Entry) -> Option<PathBuf> {
-    // Until it has a store it has no device.
-    if entry.uuid.is_empty() { None } else { points::of(entry).waiting_device(entry) }
-}
-
-/// True if a dead mount of `entry`, whose daemon has ended, covers a directory of the user's.
-pub fn covers_a_directory(entry: &Entry) -> bool {
-    points::of(entry).covers_a_directory(entry)
-}
-
-/// Takes away the device of `entry` that waits, if there is one. What uses it gets I/O errors.
-///
-/// # Errors
-/// When the kernel refuses.
-pub fn remove_waiting(entry: &Entry) -> Result<(), Error> {
-    points::of(entry)
-        .remove_waiting(entry)
-        .map_err(|reason| DaemonError::Attach { store: entry.store.clone(), reason }.into())
 }

@@ -1,7 +1,7 @@
 //! Taking a name for a store in the state directory, and giving it back.
 
-use crate::attach_point;
 use crate::control::{self, Request};
+use crate::device;
 use crate::device_link;
 use crate::error::{DaemonError, Error, StateError};
 use crate::file_identity::FileIdentity;
@@ -146,8 +146,8 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
 
 /// True if what the ended daemon of `entry` left is not for the daemon of `store` to take away.
 fn is_kept(entry: &Entry, store: &Path) -> bool {
-    attach_point::waiting_device(entry).is_some()
-        || entry.store != store && attach_point::covers_a_directory(entry)
+    device::waiting_device(entry).is_some()
+        || entry.store != store && device::covers_a_directory(entry)
 }
 
 /// What shows everybody that this process lives, as the daemon of `entry`.

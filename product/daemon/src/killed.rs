@@ -2,7 +2,7 @@
 //!
 //! This explains; it takes nothing away, which is `reclaim`'s to do.
 
-use crate::attach_point;
+use crate::device;
 use crate::error::DaemonError;
 use crate::marks;
 use crate::points;
@@ -29,7 +29,7 @@ impl Killed {
         let words = marks::remembered(&entry.store);
         let copy = words.map(|words| format!(" {words}")).unwrap_or_default();
         let (name, store) = (entry.name.clone(), terminal::word(&entry.store));
-        if let Some(device) = attach_point::waiting_device(entry) {
+        if let Some(device) = device::waiting_device(entry) {
             let left = format!("{} waits for the next daemon", device.display());
             let remedy = format!("`coulter attach --recover {store}{copy}` goes on");
             return Killed { name, left, remedy };
@@ -37,7 +37,7 @@ impl Killed {
         // Where it is still there it is dead.
         let is_device = points::gives_device(entry);
         let device = entry.device.as_deref().filter(|_| is_device);
-        let device = device.filter(|_| attach_point::has_its_device(state, entry));
+        let device = device.filter(|_| device::has_its_device(state, entry));
         let Some(device) = device else {
             let left = format!("No daemon serves {store}");
             let attach = || format!("coulter attach {store}{copy}");

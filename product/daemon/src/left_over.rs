@@ -3,7 +3,7 @@
 //!
 //! All that is known of them is what the kernel says.
 
-use crate::attach_point;
+use crate::device;
 use crate::state::{Entry, StateDirectory};
 use coulter_block::loop_device::{self, name_of, path_below};
 use coulter_fuse::FILE_NAME;
@@ -49,7 +49,7 @@ pub fn dead_mounts(state: &StateDirectory, entries: &[Entry]) -> Vec<String> {
                 "the daemon behind {}, mounted on {}, has ended, and it gives errors: `{}` takes it away",
                 mount.source.display(),
                 terminal::path(&mount.mount_point),
-                attach_point::unmount_command(&mount, &device)
+                device::unmount_command(&mount, &device)
             ));
         }
     }

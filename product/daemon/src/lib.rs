@@ -30,6 +30,7 @@ pub mod control;
 pub mod copying;
 mod degraded;
 pub mod detach;
+mod device;
 mod device_link;
 pub mod ending;
 mod entry;

@@ -2,7 +2,7 @@
 //!
 //! A thread of its own looks, since the file system that the store lies on may not answer, and the daemon must.
 
-use crate::attach_point;
+use crate::device;
 use crate::file_identity::FileIdentity;
 use crate::points;
 use crate::state::{Entry, StateDirectory};
@@ -73,7 +73,7 @@ fn look(directory: &StateDirectory, entry: &Entry) -> Option<Trouble> {
         }
         false => format!("{device} was taken away or given to another: nobody reaches it any more"),
     };
-    (!attach_point::is_still_there(directory, entry)).then(|| Trouble::new(told()))
+    (!device::is_still_there(directory, entry)).then(|| Trouble::new(told()))
 }
 
 /// The file or disk that this process has open.

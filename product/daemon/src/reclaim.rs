@@ -6,7 +6,7 @@
 //! A file system that is still mounted from the dead device does not stand in the way: all it gets
 //! is errors, and nothing that it does can reach the store any more. Its owner unmounts it.
 
-use crate::attach_point;
+use crate::device;
 use crate::device_link;
 use crate::error::Error;
 use crate::points;
@@ -24,7 +24,7 @@ pub fn reclaim(state: &StateDirectory, lock: &StateLock, entry: &Entry) -> Resul
     }
     assert!(!state.is_alive(entry), "the state of a running daemon is its own");
     log::info!(name = entry.name; "clearing away what its ended daemon left");
-    attach_point::remove_waiting(entry)?;
+    device::remove_waiting(entry)?;
     for device in points::of(entry).release_leftovers(state, &entry.name)? {
         for mount in mounts::mounts_of(&device).unwrap_or_default() {
             let path = mount.mount_point.display();
