@@ -1,11 +1,11 @@
 //! What lies behind an attach point, as the daemon sees it.
 
+use crate::copy::replication::Replication;
 use crate::error::{DaemonError, Error, OpenError};
 use crate::growth::{Grown, Growth};
+use crate::life::state::Entry;
 use crate::opening::Opening;
-use crate::replication::Replication;
-use crate::state::Entry;
-use crate::status::Facts;
+use crate::service::status::Facts;
 use coulter::scrub::{Scrub, ScrubOrder};
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, SpacePatience, Tuning};

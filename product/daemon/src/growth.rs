@@ -8,8 +8,8 @@
 //! ```
 //! If it cannot grow, it is opened as it was, and the command is told why.
 
+use crate::copy::replication;
 use crate::error::{Error, OpenError};
-use crate::replication;
 use coulter::{GrowError, GrowOptions, OpenErrorKind};
 use coulter_device::Device;
 use serde::{Deserialize, Serialize};

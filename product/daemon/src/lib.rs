@@ -10,6 +10,12 @@
 //!    `-- Serving: signals, requests <--- NAME.sock <---------'
 //! ```
 //!
+//! Folders:
+//! - `life`: a store's daemon as it is found from outside, and its name in the state directory;
+//! - `service`: a daemon at work, from its claim to a clean end, and what it answers;
+//! - `copy`: the copy of a store elsewhere, and the cache that is filled from one;
+//! - `points`: the attach points, a row for each.
+//!
 //! The crate knows no verb and no command line: a program makes a [`Job`] and calls
 //! [`service::run`], in the foreground or in a process of its own that [`launch`] starts. It knows
 //! of one thing that can be served, a store at a path ([`store::Store`]); whatever else a program
@@ -22,67 +28,28 @@
 //! - a client that is slow or silent keeps no daemon from hearing the next one.
 
 mod acknowledge;
-pub mod attach_point;
 pub mod backing;
-pub mod cache;
-mod claim;
-pub mod control;
-pub mod copying;
-mod degraded;
-pub mod detach;
-mod device;
-mod device_link;
-pub mod ending;
-mod entry;
+mod copy;
 pub mod error;
-mod events;
-mod failure_log;
-pub mod file_identity;
-mod first_data;
 pub mod growth;
-mod handover;
-mod inherited;
 pub mod job;
 mod journal;
-pub mod killed;
-pub mod launch;
-pub mod left_over;
-mod liveness;
+mod life;
 pub mod logging;
-mod marks;
-mod metrics;
-pub mod moving;
-mod notify;
 pub mod opening;
-mod outside;
-mod owner;
-mod panics;
 pub mod points;
-mod protect;
-pub mod reclaim;
-pub mod replication;
-mod requests;
-mod scrapes;
-pub mod scrub;
 pub mod service;
-mod serving;
 pub mod setting;
 pub mod signatures;
-mod starting;
-pub mod state;
-mod state_lock;
-pub mod status;
-mod steps;
 pub mod store;
-pub mod store_fate;
 mod store_file;
-mod trial;
-mod trouble;
-mod uevent;
 
 pub use backing::{Backing, Source};
+pub use copy::{cache, copying, moving, replication};
 pub use error::Error;
 pub use job::Job;
+pub use life::{ending, file_identity, killed, left_over, reclaim, state, store_fate};
 pub use opening::Opening;
 pub use points::{Kind, Point};
+pub use service::{attach_point, control, detach, launch, scrub, status};
 pub use state::{Entry, StateDirectory, Via};

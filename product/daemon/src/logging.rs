@@ -10,7 +10,7 @@
 
 use crate::error::Error;
 use crate::journal::{self, Journal};
-use crate::state::StateDirectory;
+use crate::life::state::StateDirectory;
 use coulter_system::readiness::{PollFlags, is_ready_within};
 use coulter_terminal as terminal;
 use log::kv::{self, Key, Value, VisitSource};

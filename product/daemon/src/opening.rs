@@ -1,7 +1,7 @@
 //! How a store is opened.
 
 pub use crate::acknowledge::Acknowledge;
-use crate::replication::Replication;
+use crate::copy::replication::Replication;
 use crate::setting::{self, Setting};
 use coulter::Degraded;
 use coulter::tuning::Retuning;

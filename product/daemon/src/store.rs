@@ -1,15 +1,15 @@
 //! Stores at a path: found, locked, opened, served, closed.
 
 use crate::backing::{Backing, Source};
-use crate::cache;
+use crate::copy::cache;
+use crate::copy::marks;
+use crate::copy::replication::{self, Replication, Shipped};
 use crate::error::{Error, OpenError};
 use crate::growth::{self, Grown, Growth};
-use crate::marks;
+use crate::life::state::{Entry, StateDirectory, name_of_store};
 use crate::opening::{DeviceChoice, Opening, Trim};
-use crate::replication::{self, Replication, Shipped};
+use crate::service::status::{Facts, Status, facts_of};
 use crate::signatures;
-use crate::state::{Entry, StateDirectory, name_of_store};
-use crate::status::{Facts, Status, facts_of};
 use coulter::scrub::{Scrub, ScrubOrder};
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};

@@ -1,8 +1,8 @@
 //! About attach points and the processes that serve them.
 
-use crate::degraded;
-use crate::state::Entry;
-use crate::store_fate::StoreFate;
+use crate::life::degraded;
+use crate::life::state::Entry;
+use crate::life::store_fate::StoreFate;
 use coulter_terminal::{self as terminal, Report, Size, fault, usage};
 use std::net::SocketAddr;
 use std::path::PathBuf;

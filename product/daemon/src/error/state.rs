@@ -95,7 +95,7 @@ fn what_is(attached: &[String]) -> String {
 
 /// The store as a word, and how it is replicated if that is remembered.
 fn recovery(store: &Path) -> String {
-    let copy = crate::marks::remembered(store);
+    let copy = crate::copy::marks::remembered(store);
     let copy = copy.map(|words| format!(" {words}")).unwrap_or_default();
     format!("{}{copy}", terminal::word(store))
 }

@@ -2,7 +2,7 @@
 
 use super::kind::{Gives, Ground, Kind, Point, takes_root};
 use crate::error::{DaemonError, Error};
-use crate::state::{Entry, StateDirectory};
+use crate::life::state::{Entry, StateDirectory};
 use coulter::service::{BLOCK_SIZE, BlockService};
 use coulter_attach::point::AttachPoint;
 use coulter_fuse::files::{FilesMount, MountError, MountOptions};
@@ -18,9 +18,9 @@ pub struct DirectoryKind {
 }
 
 impl DirectoryKind {
-    /// See [`crate::state::Via::FS`].
+    /// See [`crate::life::state::Via::FS`].
     pub const FS: DirectoryKind = DirectoryKind { word: "fs" };
-    /// See [`crate::state::Via::OVERLAY`].
+    /// See [`crate::life::state::Via::OVERLAY`].
     pub const OVERLAY: DirectoryKind = DirectoryKind { word: "overlay" };
 }
 

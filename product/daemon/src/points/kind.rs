@@ -2,9 +2,9 @@
 //! a job asks for.
 
 use crate::acknowledge::Acknowledge;
-use crate::entry::Via;
 use crate::error::{DaemonError, Error, StateError};
-use crate::state::{Entry, StateDirectory};
+use crate::life::entry::Via;
+use crate::life::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
 use coulter_attach::point::AttachPoint;
 use coulter_net::{Address, ServeError};

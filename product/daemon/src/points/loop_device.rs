@@ -2,7 +2,7 @@
 
 use super::kind::{Gives, Ground, Kind, Point, takes_root};
 use crate::error::{DaemonError, Error};
-use crate::state::{Entry, StateDirectory};
+use crate::life::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
 use coulter_attach::point::AttachPoint;
 use coulter_block::loop_device::{self, LoopDevice, LoopOptions};

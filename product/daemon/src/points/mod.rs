@@ -8,6 +8,7 @@
 //! after a killed daemon and `status` take it from there.
 
 mod fs;
+mod inherited;
 mod kind;
 mod loop_device;
 mod nbd;
@@ -26,8 +27,8 @@ pub use nvme::Nvme;
 pub use nvme_server::{NvmePlace, NvmeServer};
 pub use ublk::Ublk;
 
-use crate::entry::Via;
-use crate::state::{Entry, StateDirectory};
+use crate::life::entry::Via;
+use crate::life::state::{Entry, StateDirectory};
 use std::path::Path;
 
 /// All of them. `--via auto` takes the first that it may and that can be had; the command line lists those

@@ -1,10 +1,10 @@
 //! An NBD server on a socket.
 
+use super::inherited;
 use super::kind::{Gives, Ground, Kind, Point};
 use super::visitors::observer;
 use crate::error::Error;
-use crate::inherited;
-use crate::state::Entry;
+use crate::life::state::Entry;
 use coulter::service::BlockService;
 use coulter_attach::point::AttachPoint;
 use coulter_net::nbd::{Address, Export, Server, ServerOptions};

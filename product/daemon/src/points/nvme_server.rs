@@ -4,7 +4,7 @@
 use super::kind::{Gives, Ground, Kind, Point};
 use super::visitors::observer;
 use crate::error::Error;
-use crate::state::Entry;
+use crate::life::state::Entry;
 use coulter::service::BlockService;
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_net::{Address, ServeError};

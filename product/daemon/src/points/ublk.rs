@@ -3,7 +3,7 @@
 use super::kind::{Afterlife, Gives, Ground, Kind, Point};
 use crate::acknowledge::Acknowledge;
 use crate::error::Error;
-use crate::state::{Entry, StateDirectory};
+use crate::life::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
 use coulter_attach::point::AttachPoint;
 use coulter_block::ublk::{self, UblkDevice, UblkOptions};

@@ -2,7 +2,7 @@
 //! for the debug log alone. A line a minute says how many were refused. So no client can fill the
 //! log.
 
-use crate::failure_log::Told;
+use crate::service::failure_log::Told;
 use coulter_net::Event;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;

@@ -1,0 +1,34 @@
+//! Waiting for a daemon that is about to let its store go. umount(8) ends before the daemon has
+//! written everything to the store, and the next command would be told that it is in use.
+
+use crate::life::state::{Entry, StateDirectory};
+use crate::points;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether it has ended.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits until no daemon that is ending has the store at `path`; no longer than `patience`. Does not
+/// wait for a daemon that goes on serving.
+pub fn await_end(state: &StateDirectory, path: &Path, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    let has_it = |entry: &Entry| entry.is_of(path) == Some(true) && is_ending(state, entry);
+    while state.entries().unwrap_or_default().iter().any(has_it) && Instant::now() < deadline {
+        thread::sleep(PAUSE);
+    }
+}
+
+/// True if the daemon of `entry` lives, and will not for long.
+fn is_ending(state: &StateDirectory, entry: &Entry) -> bool {
+    if !state.is_alive(entry) {
+        return false;
+    }
+    entry.ending || entry.process.is_dying() || is_unmounted(entry)
+}
+
+/// True if it served a directory, and nothing is mounted there any more: then its daemon ends.
+fn is_unmounted(entry: &Entry) -> bool {
+    entry.directory().is_some_and(|directory| !points::is_mounted(entry, directory))
+}
