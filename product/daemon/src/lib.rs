@@ -48,7 +48,9 @@ pub use backing::{Backing, Source};
 pub use copy::{cache, copying, moving, replication};
 pub use error::Error;
 pub use job::Job;
-pub use life::{ending, file_identity, killed, left_over, reclaim, state, store_fate};
+pub use life::{
+    daemon_state, ending, file_identity, killed, left_over, reclaim, state, store_fate, verbs,
+};
 pub use opening::Opening;
 pub use points::{Kind, Point};
 pub use service::{attach_point, control, detach, launch, scrub, status};

@@ -1,16 +1,15 @@
 //! Taking a name for a store in the state directory, and giving it back.
 
+use crate::acknowledge::Acknowledge;
 use crate::error::{DaemonError, Error, StateError};
-use crate::life::device;
+use crate::job::Job;
+use crate::life::daemon_state::DaemonState;
 use crate::life::device_link;
 use crate::life::file_identity::FileIdentity;
-use crate::service::control::{self, Request};
-
-use crate::acknowledge::Acknowledge;
-use crate::job::Job;
 use crate::life::liveness::{self, Liveness};
 use crate::life::reclaim;
 use crate::life::state::{Entry, LOCK, StateDirectory, StateLock};
+use crate::life::verbs::{Course, Verb};
 use coulter_system::process::Process;
 use std::path::Path;
 use std::thread;
@@ -45,11 +44,23 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// [`DaemonError::Ending`] of one that goes on ending; [`StateError::DeviceWaits`] if there is a device of
 /// this store and it is not to be taken over;
 /// [`DaemonError::BufferedOutlived`] if it must not be.
-pub(crate) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
-    claim_within(state, job, PATIENCE)
+pub(crate) fn claim(
+    state: &StateDirectory,
+    job: &Job,
+    answers: Answers<'_>,
+) -> Result<Claim, Error> {
+    claim_within(state, job, answers, PATIENCE)
 }
 
-fn claim_within(state: &StateDirectory, job: &Job, patience: Duration) -> Result<Claim, Error> {
+/// Asks the daemon of an entry for an answer: `true` if one came.
+pub(crate) type Answers<'a> = &'a dyn Fn(&Entry) -> bool;
+
+fn claim_within(
+    state: &StateDirectory,
+    job: &Job,
+    answers: Answers<'_>,
+    patience: Duration,
+) -> Result<Claim, Error> {
     let start = Instant::now();
     loop {
         match try_claim(state, job) {
@@ -57,7 +68,7 @@ fn claim_within(state: &StateDirectory, job: &Job, patience: Duration) -> Result
                 thread::sleep(PAUSE);
             }
             Err(Error::State(StateError::AlreadyAttached { name, .. }))
-                if start.elapsed() < patience && !is_settled(state, &name) =>
+                if start.elapsed() < patience && !is_settled(state, &name, answers) =>
             {
                 thread::sleep(PAUSE);
             }
@@ -66,38 +77,32 @@ fn claim_within(state: &StateDirectory, job: &Job, patience: Duration) -> Result
     }
 }
 
-/// Whether the daemon of `name` has told that it serves: only after that it answers. One that is
-/// stopped stays as it is.
-fn is_settled(state: &StateDirectory, name: &str) -> bool {
+/// True if waiting for the daemon of `name` changes nothing: it serves and `answers`, or it is stopped.
+fn is_settled(state: &StateDirectory, name: &str, answers: Answers<'_>) -> bool {
     let entries = state.entries().unwrap_or_default();
     let Some(entry) = entries.iter().find(|entry| entry.name == name) else { return false };
-    entry.process.is_stopped()
-        || entry.device.is_some() && control::ask(state, entry, &Request::Status).is_ok()
+    if entry.process.is_stopped() {
+        return true;
+    }
+    match DaemonState::look(state, entry).course(Verb::Attach) {
+        Course::Await => false,
+        _ => entry.device.is_some() && answers(entry),
+    }
 }
 
 fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     let lock = state.lock()?;
-    let (mut taken, ended): (Vec<Entry>, Vec<Entry>) =
-        state.entries()?.into_iter().partition(|entry| state.is_alive(entry));
     let store = job.source.store();
-    let (waiting, gone): (Vec<Entry>, Vec<Entry>) =
-        ended.into_iter().partition(|entry| is_kept(entry, &store));
-    gone.iter().try_for_each(|entry| reclaim::reclaim(state, &lock, entry))?;
-    let (mine, others): (Vec<Entry>, Vec<Entry>) =
-        waiting.into_iter().partition(|entry| entry.store == store);
     let is_one = job.source.is_at_its_path();
-    if let Some(other) = taken.iter().find(|entry| is_one && entry.is_of(&store) == Some(true)) {
-        if other.ending {
-            return Err(DaemonError::ending(other).into());
+    let Others { taken, rival, waiting, ended } = others(state, &store, is_one)?;
+    ended.iter().try_for_each(|entry| reclaim::reclaim(state, &lock, entry))?;
+    if let Some(rival) = rival {
+        if rival.ending {
+            return Err(DaemonError::ending(&rival).into());
         }
-        return Err(StateError::AlreadyAttached {
-            store,
-            name: other.name.clone(),
-            device: other.device.clone(),
-        }
-        .into());
+        let Entry { name, device, .. } = rival;
+        return Err(StateError::AlreadyAttached { store, name, device }.into());
     }
-    let waiting = mine.into_iter().next();
     if let (Some(waiting), false) = (&waiting, job.recover) {
         let (name, device) = (Some(waiting.name.clone()), waiting.device.clone());
         let device = device.unwrap_or_default();
@@ -106,7 +111,6 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     if let (Some(waiting), Acknowledge::Buffered) = (&waiting, job.opening.acknowledge) {
         return Err(DaemonError::BufferedOutlived { device: waiting.device.clone() }.into());
     }
-    taken.extend(others);
     let entry = match &waiting {
         // Not the device: until it is served again, it is not attached.
         Some(waiting) => Entry {
@@ -144,10 +148,40 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     Ok(Claim { entry, waiting, liveness })
 }
 
-/// True if what the ended daemon of `entry` left is not for the daemon of `store` to take away.
-fn is_kept(entry: &Entry, store: &Path) -> bool {
-    device::waiting_device(entry).is_some()
-        || entry.store != store && device::covers_a_directory(entry)
+/// The other daemons of the directory, by what an attach does about them.
+#[derive(Default)]
+struct Others {
+    /// Their names are taken.
+    taken: Vec<Entry>,
+    /// It has the store.
+    rival: Option<Entry>,
+    /// Its device waits for the daemon of the store.
+    waiting: Option<Entry>,
+    /// They left something, which nothing needs any more.
+    ended: Vec<Entry>,
+}
+
+/// Looks at all daemons of the directory, as one that is to serve `store` does. The caller holds the lock.
+/// `is_one`: only one daemon may serve the store.
+fn others(state: &StateDirectory, store: &Path, is_one: bool) -> Result<Others, Error> {
+    let mut others = Others::default();
+    for entry in state.entries()? {
+        let found = DaemonState::look(state, &entry);
+        let is_own = match found.lives() {
+            true => is_one && entry.is_of(store) == Some(true),
+            false => entry.store == store,
+        };
+        match found.course(if is_own { Verb::Attach } else { Verb::AttachOther }) {
+            Course::Leave => others.taken.push(entry),
+            Course::ClearAway => others.ended.push(entry),
+            Course::TakeOver => _ = others.waiting.get_or_insert(entry),
+            Course::PassOver => {}
+            Course::Await | Course::Refuse | Course::Ask | Course::Show | Course::TellKilled => {
+                _ = others.rival.get_or_insert(entry)
+            }
+        }
+    }
+    Ok(others)
 }
 
 /// What shows everybody that this process lives, as the daemon of `entry`.
@@ -260,6 +294,15 @@ mod tests {
         let parent = tempfile::tempdir().expect("a temporary directory can be made");
         let state = StateDirectory::open(Some(parent.path().join("s"))).expect("it can be made");
         (parent, state)
+    }
+
+    /// No daemon of these tests answers.
+    fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
+        super::claim(state, job, &|_| false)
+    }
+
+    fn claim_within(state: &StateDirectory, job: &Job, patience: Duration) -> Result<Claim, Error> {
+        super::claim_within(state, job, &|_| false, patience)
     }
 
     fn job(store: &str, name: Option<&str>) -> Job {

@@ -1,8 +1,9 @@
 //! Waiting for a daemon that is about to let its store go. umount(8) ends before the daemon has
 //! written everything to the store, and the next command would be told that it is in use.
 
+use crate::life::daemon_state::DaemonState;
 use crate::life::state::{Entry, StateDirectory};
-use crate::points;
+use crate::life::verbs::{Course, Verb};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,21 +15,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// wait for a daemon that goes on serving.
 pub fn await_end(state: &StateDirectory, path: &Path, patience: Duration) {
     let deadline = Instant::now() + patience;
-    let has_it = |entry: &Entry| entry.is_of(path) == Some(true) && is_ending(state, entry);
+    let is_awaited =
+        |entry: &Entry| DaemonState::look(state, entry).course(Verb::Check) == Course::Await;
+    let has_it = |entry: &Entry| entry.is_of(path) == Some(true) && is_awaited(entry);
     while state.entries().unwrap_or_default().iter().any(has_it) && Instant::now() < deadline {
         thread::sleep(PAUSE);
     }
-}
-
-/// True if the daemon of `entry` lives, and will not for long.
-fn is_ending(state: &StateDirectory, entry: &Entry) -> bool {
-    if !state.is_alive(entry) {
-        return false;
-    }
-    entry.ending || entry.process.is_dying() || is_unmounted(entry)
-}
-
-/// True if it served a directory, and nothing is mounted there any more: then its daemon ends.
-fn is_unmounted(entry: &Entry) -> bool {
-    entry.directory().is_some_and(|directory| !points::is_mounted(entry, directory))
 }

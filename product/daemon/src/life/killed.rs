@@ -4,9 +4,8 @@
 
 use crate::copy::marks;
 use crate::error::DaemonError;
-use crate::life::device;
+use crate::life::daemon_state::DaemonState;
 use crate::life::state::{Entry, StateDirectory};
-use crate::points;
 use coulter_system::mounts;
 use coulter_terminal as terminal;
 use std::fmt;
@@ -29,40 +28,23 @@ impl Killed {
         let words = marks::remembered(&entry.store);
         let copy = words.map(|words| format!(" {words}")).unwrap_or_default();
         let (name, store) = (entry.name.clone(), terminal::word(&entry.store));
-        if let Some(device) = device::waiting_device(entry) {
-            let left = format!("{} waits for the next daemon", device.display());
-            let remedy = format!("`coulter attach --recover {store}{copy}` goes on");
-            return Killed { name, left, remedy };
-        }
-        // Where it is still there it is dead.
-        let is_device = points::gives_device(entry);
-        let device = entry.device.as_deref().filter(|_| is_device);
-        let device = device.filter(|_| device::has_its_device(state, entry));
-        let Some(device) = device else {
-            let left = format!("No daemon serves {store}");
-            let attach = || format!("coulter attach {store}{copy}");
-            let again = entry.again.clone().unwrap_or_else(attach);
-            let remedy = format!(
-                "`{again}` serves it again; `coulter detach {name}` clears away what is left"
-            );
-            return Killed { name, left, remedy };
-        };
-        let mounts = mounts::mounts_of(Path::new(device)).unwrap_or_default();
-        let (left, remedy) = match mounts.first() {
-            Some(mount) => {
-                let directory = terminal::word(&mount.mount_point);
+        let (left, remedy) = match DaemonState::look(state, entry) {
+            DaemonState::Waits { device } => (
+                format!("{} waits for the next daemon", device.display()),
+                format!("`coulter attach --recover {store}{copy}` goes on"),
+            ),
+            DaemonState::KilledWithDevice { device } => {
+                left_device(&device, &name, &store.to_string(), &copy)
+            }
+            _ => {
+                let attach = || format!("coulter attach {store}{copy}");
+                let again = entry.again.clone().unwrap_or_else(attach);
                 (
-                    format!("{device}, mounted on {directory}, gives errors"),
+                    format!("No daemon serves {store}"),
                     format!(
-                        "`coulter umount {directory}`, then `coulter mount {store} {directory}{copy}` brings it back"
+                        "`{again}` serves it again; `coulter detach {name}` clears away what is left"
                     ),
                 )
-            }
-            None => {
-                let remedy = format!(
-                    "`coulter detach {name}`, then `coulter attach {store}{copy}` brings it back"
-                );
-                (format!("{device} gives errors"), remedy)
             }
         };
         Killed { name, left, remedy }
@@ -72,6 +54,28 @@ impl Killed {
     pub fn error(self) -> DaemonError {
         let Killed { name, left, remedy } = self;
         DaemonError::Killed { name, left, remedy }
+    }
+}
+
+/// The words for a device that gives errors, and for what brings it back.
+fn left_device(device: &Path, name: &str, store: &str, copy: &str) -> (String, String) {
+    let mounts = mounts::mounts_of(device).unwrap_or_default();
+    let device = device.display();
+    match mounts.first() {
+        Some(mount) => {
+            let directory = terminal::word(&mount.mount_point);
+            (
+                format!("{device}, mounted on {directory}, gives errors"),
+                format!(
+                    "`coulter umount {directory}`, then `coulter mount {store} {directory}{copy}` \
+                     brings it back"
+                ),
+            )
+        }
+        None => (
+            format!("{device} gives errors"),
+            format!("`coulter detach {name}`, then `coulter attach {store}{copy}` brings it back"),
+        ),
     }
 }
 

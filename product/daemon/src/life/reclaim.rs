@@ -7,6 +7,7 @@
 //! is errors, and nothing that it does can reach the store any more. Its owner unmounts it.
 
 use crate::error::Error;
+use crate::life::daemon_state::OnFile;
 use crate::life::device;
 use crate::life::device_link;
 use crate::life::state::{Entry, StateDirectory, StateLock};
@@ -19,7 +20,7 @@ use coulter_system::mounts;
 /// # Errors
 /// When the system refuses a step.
 pub fn reclaim(state: &StateDirectory, lock: &StateLock, entry: &Entry) -> Result<(), Error> {
-    if state.entry(&entry.name).is_none_or(|found| found.process != entry.process) {
+    if state.on_file(entry) != OnFile::Own {
         return Ok(());
     }
     assert!(!state.is_alive(entry), "the state of a running daemon is its own");

@@ -11,6 +11,7 @@
 //!   takes the lock next may reclaim it.
 
 use crate::error::{Error, StateError};
+use crate::life::daemon_state::{OnFile, Pulse, PulseSigns};
 use crate::life::entry::Match;
 pub use crate::life::entry::{Entry, Via};
 use crate::life::liveness;
@@ -186,12 +187,29 @@ impl StateDirectory {
         (self.file(&entry.name, "json") == path).then_some(entry)
     }
 
-    /// Whether the daemon of `entry` lives. Its process may be one that is not to be seen from here.
+    /// True if the daemon of `entry` lives. Its process may be one that is not to be seen from here.
     pub fn is_alive(&self, entry: &Entry) -> bool {
-        // The next daemon of that name holds a lock there too.
-        let is_of_it = || self.entry(&entry.name).is_none_or(|it| it.process == entry.process);
-        let lock = self.file(&entry.name, LOCK);
-        entry.process.is_alive() || liveness::is_held(&lock) && is_of_it()
+        self.pulse(entry) == Pulse::Lives
+    }
+
+    /// Life or end of the daemon of `entry`.
+    pub(crate) fn pulse(&self, entry: &Entry) -> Pulse {
+        let is_seen = entry.process.is_alive();
+        Pulse::of(PulseSigns {
+            is_seen,
+            // One that is seen needs no other proof.
+            is_locked: is_seen || liveness::is_held(&self.file(&entry.name, LOCK)),
+            on_file: if is_seen { OnFile::Own } else { self.on_file(entry) },
+        })
+    }
+
+    /// The entry that there is now under the name of `entry`.
+    pub(crate) fn on_file(&self, entry: &Entry) -> OnFile {
+        match self.entry(&entry.name) {
+            None => OnFile::Missing,
+            Some(found) if found.process == entry.process => OnFile::Own,
+            Some(_) => OnFile::OfAnother,
+        }
     }
 
     /// Waits until the daemon of `entry` has ended; `false` if it still lives after `limit`.
@@ -242,10 +260,7 @@ impl StateDirectory {
     pub fn killed(&self) -> Result<Vec<Entry>, Error> {
         let mut entries = self.entries()?;
         // It may have ended in order since its entry was read: then that is gone by now.
-        let is_there = |entry: &Entry| {
-            self.entry(&entry.name).is_some_and(|found| found.process == entry.process)
-        };
-        entries.retain(|entry| !self.is_alive(entry) && is_there(entry));
+        entries.retain(|entry| self.pulse(entry) == Pulse::Killed);
         Ok(entries)
     }
 

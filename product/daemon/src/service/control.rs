@@ -167,6 +167,11 @@ pub fn ask(state: &StateDirectory, entry: &Entry, request: &Request) -> Result<R
     }
 }
 
+/// True if the daemon of `entry` answers.
+pub(crate) fn answers(state: &StateDirectory, entry: &Entry) -> bool {
+    ask(state, entry, &Request::Status).is_ok()
+}
+
 /// What is wrong with a daemon that lives and has not answered in time.
 fn unanswered(state: &StateDirectory, entry: &Entry) -> DaemonError {
     match state.is_ending(entry) {

@@ -1,8 +1,9 @@
 //! Asking a daemon to end, and waiting until it has.
 
 use crate::error::{DaemonError, Error, StateError};
+use crate::life::daemon_state::DaemonState;
 use crate::life::state::{Entry, StateDirectory};
-use crate::life::store_fate::StoreFate;
+use crate::life::verbs::{Course, Verb};
 use crate::service::control::{self, Request};
 use std::time::Duration;
 
@@ -15,7 +16,9 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 /// [`StateError::StoreDeleted`] unless `force`; [`DaemonError::Busy`] as the daemon tells it; whatever kept
 /// the volume from closing cleanly.
 pub fn detach(state: &StateDirectory, entry: &Entry, force: bool) -> Result<(), Error> {
-    if !force && StoreFate::of(entry) == Some(StoreFate::Deleted) {
+    let is_refused =
+        || DaemonState::look_closely(state, entry).course(Verb::Detach) == Course::Refuse;
+    if !force && is_refused() {
         let (name, store) = (entry.name.clone(), entry.store.clone());
         let device = entry.device.clone().unwrap_or_default();
         return Err(StateError::StoreDeleted { name, store, device }.into());

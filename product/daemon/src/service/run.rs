@@ -20,7 +20,7 @@ use crate::life::claim;
 use crate::life::state::{Entry, StateDirectory};
 use crate::logging;
 use crate::points::{self, Gives};
-use crate::service::control::Reply;
+use crate::service::control::{self, Reply};
 use crate::service::events;
 use crate::service::handover::Handover;
 use crate::service::notify::notify;
@@ -64,7 +64,7 @@ pub fn run(
             let liveness = claim::hold(state, entry)?;
             claim::Claim { entry: entry.clone(), waiting: None, liveness }
         }
-        None => claim::claim(state, &job)?,
+        None => claim::claim(state, &job, &|entry| control::answers(state, entry))?,
     };
     // What waits is of the kind that it is; and `auto` may have found something better since.
     let before = waiting.as_ref().or(resumed.is_some().then_some(&entry)).map(points::of);

@@ -331,7 +331,7 @@ mod tests {
         drop(free);
         let job = job(&path, address);
         for count in 0..steps().len() {
-            let claimed = claim::claim(&state, &job).expect("nobody serves it").entry;
+            let claimed = claim::claim(&state, &job, &|_| false).expect("nobody serves it").entry;
             let mut entry = claimed.clone();
             let mut starting = Starting::new(&state, &job, &mut entry, None);
             let failing = Step { act: fail, undo: nothing };
@@ -364,7 +364,7 @@ mod tests {
         let state = StateDirectory::open(Some(parent.path().join("s"))).expect("it can be made");
         let mut job = job(&path, "127.0.0.1:0".parse().expect("an address"));
         job.opening.metrics = None;
-        let mut entry = claim::claim(&state, &job).expect("nobody serves it").entry;
+        let mut entry = claim::claim(&state, &job, &|_| false).expect("nobody serves it").entry;
         let started = start(&state, &job, &mut entry, None).expect("nothing is in the way");
         assert_eq!(entry.device, Some(started.point.device()));
         assert_eq!(state.entry("a"), Some(entry.clone()));
