@@ -106,6 +106,27 @@ fn a_daemon_that_was_killed_is_known_to_be_from_everywhere() {
     }
 }
 
+/// What it serves is unmounted, and not cleared away as if it were dead.
+#[test]
+fn a_file_system_of_a_daemon_elsewhere_is_unmounted_in_order() {
+    let Some(_right) = can_mount("a file system of a daemon elsewhere") else { return };
+    // Another PID namespace would have mounts of its own.
+    let namespace = ELSEWHERE[1];
+    if !can_unshare(namespace) {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["fs", "create", "disk.img", "--size", "64M", "--segment-size", "2M"]);
+    sandbox.ok(&["fs", "mount", "disk.img", "mnt"]);
+    let pid = sandbox.pid_of("disk");
+    fs::write(directory.join("file"), "content").expect("it is mounted");
+    elsewhere(&sandbox, namespace, "$coulter umount mnt");
+    wait_until("the daemon is gone", || !is_running(pid));
+    assert!(!directory.join("file").exists(), "it is still mounted");
+    sandbox.ok(&["fs", "check", "disk.img"]);
+}
+
 /// What a daemon elsewhere holds is seen from here just as well.
 #[test]
 fn a_daemon_in_a_container_is_not_taken_for_killed_from_outside() {

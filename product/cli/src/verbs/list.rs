@@ -3,12 +3,13 @@
 use crate::error::{CliError, DaemonError, Error};
 use crate::terminal;
 use clap::Args;
-use coulter_daemon::attach_point;
+use coulter_daemon::daemon_state::DaemonState;
 use coulter_daemon::killed::Killed;
 use coulter_daemon::left_over;
 use coulter_daemon::points;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::store_fate::StoreFate;
+use coulter_daemon::verbs::{Course, Verb};
 use coulter_system::mounts;
 use coulter_terminal::Size;
 use coulter_terminal::Table;
@@ -174,21 +175,17 @@ impl Listed {
 
 /// What is served, or waits.
 fn listed(state: &StateDirectory, entry: Entry) -> Option<Listed> {
-    if state.is_alive(&entry) {
-        let store_fate = StoreFate::of(&entry);
-        let mount_points = mount_points(&entry);
-        let waiting = false;
-        return entry.device.is_some().then_some(Listed {
-            entry,
-            waiting,
-            killed: false,
-            store_fate,
-            mount_points,
-        });
+    let found = DaemonState::look(state, &entry);
+    if found.course(Verb::List) != Course::Show {
+        return None;
     }
-    let device = attach_point::waiting_device(&entry)?;
-    let entry = Entry { device: Some(device.display().to_string()), ..entry };
+    let waiting = match found {
+        DaemonState::Waits { device } => Some(device.display().to_string()),
+        _ => None,
+    };
+    let is_waiting = waiting.is_some();
+    let entry = Entry { device: Some(waiting.or(entry.device)?), ..entry };
     let store_fate = StoreFate::of(&entry);
     let mount_points = mount_points(&entry);
-    Some(Listed { entry, waiting: true, killed: false, store_fate, mount_points })
+    Some(Listed { entry, waiting: is_waiting, killed: false, store_fate, mount_points })
 }

@@ -7,11 +7,13 @@ use crate::verbs::list::mount_points;
 use clap::Args;
 use coulter_daemon::attach_point;
 use coulter_daemon::control::{self, Request};
+use coulter_daemon::daemon_state::DaemonState;
 use coulter_daemon::detach::detach;
 use coulter_daemon::left_over;
 use coulter_daemon::points;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_daemon::verbs::{Course, Verb};
 use coulter_system::mounts::{self, Mount};
 use coulter_system::{dead_mounts, holders};
 use std::path::{Path, PathBuf};
@@ -46,7 +48,7 @@ impl Umount {
         let proc_failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         let mount = mounts::mount_at(&directory).map_err(proc_failed)?;
         if let Some(entry) = fs_entry(state, &directory)? {
-            if entry.process.is_alive() {
+            if state.is_alive(&entry) {
                 check_only_there(&directory)?;
             }
             let is_overlay = super::overlay::before_unmount(&directory);
@@ -73,8 +75,7 @@ impl Umount {
             return Err(not_ours(is_there_yet.then_some(mount.source)).into());
         }
         if let Some(entry) = &entry
-            && !state.is_alive(entry)
-            && attach_point::waiting_device(entry).is_some()
+            && DaemonState::look(state, entry).course(Verb::Umount) == Course::Refuse
         {
             // To unmount is to write, and nobody serves that.
             let (name, store) = (entry.name.clone(), entry.store.clone());
@@ -161,7 +162,7 @@ fn fs_entry(state: &StateDirectory, directory: &Path) -> Result<Option<Entry>, C
 
 /// Unmounts it, and waits until its store is closed.
 fn unmount_fs(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
-    if !entry.process.is_alive() {
+    if DaemonState::look(state, entry).course(Verb::Umount) != Course::Ask {
         return Ok(reclaim::reclaim(state, &state.lock()?, entry)?);
     }
     match detach(state, entry, false) {
