@@ -45,12 +45,14 @@ pub(crate) fn grow(path: &Path, device: Box<dyn Device>, growth: Growth) -> Resu
     let Growth { volume_size, spare_percent } = growth;
     // What it writes is shipped when the store is opened again.
     let device = replication::marking(path, device)?;
+    let device_size = device.properties().size;
     let grown = coulter::grow(device, &GrowOptions { volume_size, spare_percent });
     let geometry = grown.map_err(|error| {
         let is_usage = matches!(&error, GrowError::Open(error)
             if matches!(error.kind, OpenErrorKind::Growth { .. }));
         OpenError::NotGrown { path: path.to_owned(), reason: error.to_string(), is_usage }
     })?;
+    assert!(geometry.store_size_bytes <= device_size, "a store larger than what it lies on");
     Ok(Grown {
         store_size_bytes: geometry.store_size_bytes,
         volume_size_bytes: geometry.volume_size_bytes,

@@ -55,6 +55,7 @@ fn entry(record: &Record<'_>, volume: &str) -> Vec<u8> {
 
 /// One field: on a line, or, with a line end in it, behind its length.
 fn field(bytes: &mut Vec<u8>, name: &str, value: &str) {
+    assert!(!name.contains(['\n', '=']), "{name}: no name of a field");
     let mut end = value.len().min(ENTRY_SIZE_MAX);
     while !value.is_char_boundary(end) {
         end -= 1;

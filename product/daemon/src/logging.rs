@@ -171,8 +171,11 @@ impl LogFile {
             dup2_stderr(&self.file)?;
             self.size = 0;
         }
+        assert!(line.ends_with('\n'), "a line has an end");
         self.file.write_all(line.as_bytes())?;
         self.size += line.len() as u64;
+        let size_max = LOG_SIZE_MAX.max(line.len() as u64);
+        assert!(self.size <= size_max, "a log that fills its disk");
         Ok(())
     }
 }
@@ -291,6 +294,7 @@ fn timestamp(seconds: u64, milliseconds: u32) -> String {
     // Days counted from 0000-03-01, so that the leap day ends a year (Howard Hinnant's
     // `civil_from_days`).
     let shifted = days + 719_468;
+    assert!(milliseconds < 1000, "more milliseconds than a second has");
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;
     let year_of_era =
@@ -300,6 +304,7 @@ fn timestamp(seconds: u64, milliseconds: u32) -> String {
     let day = day_of_year - (153 * month_index + 2) / 5 + 1;
     let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
+    assert!((1..=12).contains(&month) && (1..=31).contains(&day), "no day of a calendar");
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
 }

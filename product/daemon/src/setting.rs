@@ -212,7 +212,10 @@ pub struct Settings {
 impl From<Tuning> for Settings {
     fn from(tuning: Tuning) -> Settings {
         // The longest time that a setting can have is a day.
-        let ns = |time: Duration| time.as_nanos() as u64;
+        let ns = |time: Duration| {
+            assert!(time.as_secs() <= 86_400, "a time longer than a setting can have");
+            time.as_nanos() as u64
+        };
         Settings {
             cleaning: tuning.cleaning.to_string(),
             policy: tuning.policy.to_string(),
@@ -282,7 +285,13 @@ impl fmt::Display for Setting {
 fn typed_size(bytes: u64) -> String {
     let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
     let found = units.iter().find(|(shift, _)| bytes.is_multiple_of(1 << shift));
-    found.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+    found.map_or_else(
+        || bytes.to_string(),
+        |(shift, unit)| {
+            assert_eq!(bytes >> shift << shift, bytes, "another size would be typed");
+            format!("{}{unit}", bytes >> shift)
+        },
+    )
 }
 
 #[cfg(test)]

@@ -20,6 +20,16 @@ use table::{Place, ROWS, Row};
 /// Bytes at either end that are looked at.
 const WINDOW_SIZE: u64 = 1 << 20;
 
+const _: () = {
+    let mut index = 0;
+    while index < ROWS.len() {
+        let size = ROWS[index].magic.len() as u64;
+        assert!(size > 0, "a signature without a byte");
+        assert!(ROWS[index].place.reach(size) <= WINDOW_SIZE, "a signature outside of the windows");
+        index += 1;
+    }
+};
+
 /// What a store's own signature is called.
 pub const COULTER: &str = "a Coulter store";
 
@@ -61,6 +71,7 @@ impl Ends {
 
     /// The bytes from `offset` on, if both ends of the range are in one of the windows.
     pub fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        assert!(length as u64 <= WINDOW_SIZE, "more bytes than a window has");
         let tail_start = self.size - self.tail.len() as u64;
         let (window, start) =
             if offset >= tail_start { (&self.tail, tail_start) } else { (&self.head, 0) };
@@ -89,6 +100,15 @@ impl Ends {
 }
 
 impl Place {
+    /// Bytes from the nearer end of a target that hold all of a magic of `size` bytes.
+    const fn reach(self, size: u64) -> u64 {
+        match self {
+            Place::Start(offset) => offset + size,
+            Place::End(back) => back,
+            Place::EndAligned { back, alignment } => back + 2 * alignment,
+        }
+    }
+
     /// The byte where the magic has to be in a target of `size` bytes.
     fn offset(self, size: u64) -> Option<u64> {
         match self {
@@ -138,6 +158,7 @@ fn known(ends: &Ends) -> Vec<Signature> {
 /// When the target cannot be written.
 pub fn erase(file: &File, signatures: &[Signature]) -> io::Result<()> {
     for signature in signatures {
+        assert!(signature.length > 0, "{}: nothing to erase", signature.what);
         file.write_all_at(&vec![0; signature.length as usize], signature.offset)?;
     }
     file.sync_all()

@@ -191,6 +191,7 @@ pub struct Store {
 impl Store {
     /// The one at this absolute path.
     pub fn at(path: PathBuf) -> Store {
+        assert!(path.is_absolute(), "a daemon has another working directory");
         Store { path }
     }
 
@@ -227,7 +228,10 @@ impl Store {
                 (device, None)
             }
         };
+        assert!(replica.is_none() || !opening.read_only, "what cannot change is not shipped");
+        let size = device.properties().size;
         let device = wrap(device);
+        assert_eq!(device.properties().size, size, "a wrapped device is as large as the store's");
         let defaults = coulter::OpenOptions::default();
         let options = coulter::OpenOptions {
             map_memory: opening.map_memory,
@@ -241,7 +245,11 @@ impl Store {
             ..defaults
         };
         match Volume::open(device, options) {
-            Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume), replica, left }),
+            Ok(volume) => {
+                let store_size = volume.geometry().store_size_bytes;
+                assert!(store_size <= size, "a store larger than what it lies on");
+                Ok(OpenStore { path, volume: Arc::new(volume), replica, left })
+            }
             Err(error) => Err(refused(path, &error.kind).into()),
         }
     }

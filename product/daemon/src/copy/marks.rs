@@ -25,6 +25,7 @@ pub(crate) fn marks_path(path: &Path, uuid: &[u8; 16]) -> PathBuf {
 
 /// The file that is called like the one at `path`, with another ending behind its name.
 pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    assert!(!ending.contains('/'), "a file that is not beside its store");
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(ending);

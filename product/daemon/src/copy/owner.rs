@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+/// Bytes of an owner, at most.
+const OWNER_SIZE_MAX: usize = 200;
+
 /// The time, for people.
 pub fn seconds_since_1970() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -21,8 +24,10 @@ pub fn owner_in_file(path: &Path) -> String {
 
 /// As much of an owner as leaves room for the signature of its marks.
 fn cut(owner: String) -> String {
-    let end = (0..=200.min(owner.len())).rev().find(|end| owner.is_char_boundary(*end));
-    owner[..end.unwrap_or(0)].to_owned()
+    let end = (0..=OWNER_SIZE_MAX.min(owner.len())).rev().find(|end| owner.is_char_boundary(*end));
+    let owner = owner[..end.unwrap_or(0)].to_owned();
+    assert!(owner.len() <= OWNER_SIZE_MAX, "no room for the signature of its marks");
+    owner
 }
 
 /// Whether the owner of a copy is a process of this host that has ended. Of other hosts nobody can tell.

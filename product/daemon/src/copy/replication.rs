@@ -241,6 +241,7 @@ impl Replication {
         if let Some(caching) = self.cache.filter(|_| !is_filled) {
             let wrapped = cache::wrap(path, caching, device, opening);
             let (device, replica, fill) = wrapped.map_err(&refused)?;
+            assert_eq!(device.properties().size, size, "a cache is as large as its volume");
             remember(path, Some(&self.words()));
             return Ok((device, Shipped { replica, fill: Some(fill), meter, cautions }));
         }
@@ -251,6 +252,7 @@ impl Replication {
             }
             unusable(error)
         })?;
+        assert_eq!(device.properties().size, size, "what is shipped is as large as the store");
         remember(path, Some(&self.words()));
         Ok((Box::new(device), Shipped { replica, fill: None, meter, cautions }))
     }
@@ -362,6 +364,7 @@ fn content_of(path: &Path, size: u64) -> RangeSet {
     while offset < size {
         let Ok(run) = sparse::next_data(&file, offset, size) else { return all() };
         let Some(Range { start, end }) = run else { break };
+        assert!(offset <= start && start < end, "data before where it was looked for, or none");
         // In whole units of the largest alignment of a device.
         let unit = BLOCK_SIZE as u64;
         found.insert(start / unit * unit..end.div_ceil(unit).saturating_mul(unit).min(size));

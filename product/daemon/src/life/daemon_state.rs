@@ -137,6 +137,10 @@ pub enum DaemonState {
 impl DaemonState {
     /// The only state that `signs` allow.
     pub(crate) fn of(signs: Signs) -> DaemonState {
+        assert!(
+            signs.pulse == Pulse::Killed || signs.remains == Remains::Files,
+            "only a killed daemon leaves something on the host's side"
+        );
         match signs.pulse {
             Pulse::Lives => DaemonState::of_living(&signs),
             Pulse::Killed => match signs.remains {
@@ -151,7 +155,6 @@ impl DaemonState {
     }
 
     fn of_living(signs: &Signs) -> DaemonState {
-        assert!(signs.remains == Remains::Files, "what a living daemon has is its own");
         match signs.store {
             // First: whatever else it is at, its end would take the data along.
             Some(StoreFate::Deleted) => DaemonState::StoreDeleted,

@@ -5,7 +5,7 @@
 
 use crate::error::{DaemonError, Error};
 use crate::life::state::{Entry, StateDirectory};
-use crate::points;
+use crate::points::{self, Afterlife};
 use coulter_system::mounts::Mount;
 use coulter_terminal as terminal;
 use std::path::{Path, PathBuf};
@@ -27,19 +27,30 @@ pub(crate) fn is_still_there(state: &StateDirectory, entry: &Entry) -> bool {
 /// The device of `entry`, whose daemon has ended, if it waits for another one.
 pub fn waiting_device(entry: &Entry) -> Option<PathBuf> {
     // Until it has a store it has no device.
-    if entry.uuid.is_empty() { None } else { points::of(entry).waiting_device(entry) }
+    if entry.uuid.is_empty() {
+        return None;
+    }
+    let kind = points::of(entry);
+    let device = kind.waiting_device(entry);
+    assert!(
+        device.is_none() || kind.afterlife() != Afterlife::None,
+        "{kind:?}: its devices do not outlive a daemon"
+    );
+    device
 }
 
 /// True if a dead mount of `entry`, whose daemon has ended, covers a directory of the user's.
-pub fn covers_a_directory(entry: &Entry) -> bool {
-    points::of(entry).covers_a_directory(entry)
+pub(crate) fn covers_a_directory(entry: &Entry) -> bool {
+    let covers = points::of(entry).covers_a_directory(entry);
+    assert!(!covers || points::gives_directory(entry), "a device covers no directory");
+    covers
 }
 
 /// Takes away the device of `entry` that waits, if there is one. What uses it gets I/O errors.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn remove_waiting(entry: &Entry) -> Result<(), Error> {
+pub(crate) fn remove_waiting(entry: &Entry) -> Result<(), Error> {
     points::of(entry)
         .remove_waiting(entry)
         .map_err(|reason| DaemonError::Attach { store: entry.store.clone(), reason }.into())

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 const DIRECTORY: &str = "/dev/coulter";
 
 fn link_of(entry: &Entry) -> PathBuf {
+    assert!(!entry.name.contains('/'), "a link outside of {DIRECTORY}");
     Path::new(DIRECTORY).join(&entry.name)
 }
 

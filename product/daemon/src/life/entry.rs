@@ -130,6 +130,7 @@ impl Entry {
             failed => Some(failed.to_string()),
         };
         let in_doubt_bytes = state.in_doubt_bytes();
+        assert!(in_doubt_bytes.is_none() || failure.is_some(), "bytes in doubt without a failure");
         Entry { read_only: !state.takes_writes(), failure, in_doubt_bytes, ..self.clone() }
     }
 

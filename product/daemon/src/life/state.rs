@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 /// Longest name of a volume, so that its socket's path fits into a socket address.
 const NAME_SIZE_MAX: usize = 64;
+const _: () = assert!(NAME_SIZE_MAX < SOCKET_PATH_SIZE_MAX, "no socket would have an address");
 
 /// The suffix of the file that a daemon holds a lock on for as long as it lives.
 pub(crate) const LOCK: &str = "lock";
@@ -93,6 +94,7 @@ impl StateDirectory {
         if metadata.mode() & 0o022 != 0 {
             return Err(StateError::OpenStateDirectory { path }.into());
         }
+        assert!(path.is_absolute(), "a daemon has another working directory");
         Ok(StateDirectory { path })
     }
 
@@ -172,6 +174,7 @@ impl StateDirectory {
             }
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
+        assert!(entries.is_sorted_by(|a, b| a.name < b.name), "two entries of one name");
         Ok(entries)
     }
 
@@ -333,6 +336,8 @@ impl StateDirectory {
     /// # Errors
     /// When the file cannot be written or renamed.
     pub fn write(&self, _lock: &StateLock, entry: &Entry) -> Result<(), Error> {
+        assert!(!entry.name.is_empty(), "an entry has a name");
+        assert!(!entry.name.contains('/'), "an entry outside of the state directory");
         let path = self.file(&entry.name, "json");
         let temporary = self.path.join(format!(".{}.json.new", entry.name));
         let failed = |source| Error::io("write", &path, source);
@@ -439,7 +444,9 @@ pub fn name_of_store(store: &Path) -> String {
         name.pop();
     }
     let name = name.trim_matches(['-', '_']);
-    if name.is_empty() { "volume".to_owned() } else { name.to_owned() }
+    let name = if name.is_empty() { "volume".to_owned() } else { name.to_owned() };
+    assert!(name.len() <= NAME_SIZE_MAX, "a name that no volume may have");
+    name
 }
 
 #[cfg(test)]

@@ -65,6 +65,11 @@ impl DaemonState {
             "the state of a running daemon is its own"
         );
         assert!(
+            course == Course::PassOver
+                || !matches!(self, DaemonState::Gone | DaemonState::TakenOver),
+            "there is nothing left to do anything about"
+        );
+        assert!(
             course != Course::TakeOver || matches!(self, DaemonState::Waits { .. }),
             "only a device that waits is taken over"
         );

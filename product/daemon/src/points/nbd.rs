@@ -65,6 +65,10 @@ impl Point for Nbd {
         ground: &Ground<'_>,
         service: Arc<dyn BlockService>,
     ) -> Result<Box<dyn AttachPoint>, Error> {
+        assert!(
+            !self.outlives(ground.entry.acknowledge),
+            "it would go on without what was acknowledged from memory"
+        );
         let identity = identity(ground.entry);
         let (export, server) = shown(ground.entry, service);
         let mut options = NbdDeviceOptions::new(export, socket_in_state(ground), identity.clone());

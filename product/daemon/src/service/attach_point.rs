@@ -64,6 +64,7 @@ impl AttachPoint {
     /// # Errors
     /// [`DaemonError::Restart`]; it serves on.
     pub fn hand_over(&mut self) -> Result<OwnedFd, Error> {
+        assert!(!self.is_gone, "hosts see nothing that could be handed over");
         self.inner.hand_over().map_err(|error| {
             DaemonError::Restart { name: self.name.clone(), reason: error.to_string() }.into()
         })
@@ -76,7 +77,9 @@ impl AttachPoint {
 
     /// The block device, or the URI of the server.
     pub fn device(&self) -> String {
-        self.inner.address()
+        let address = self.inner.address();
+        assert!(!address.is_empty(), "hosts reach it nowhere");
+        address
     }
 
     /// Whether it was ended, in order or not.
@@ -95,6 +98,7 @@ impl AttachPoint {
     /// [`DaemonError::Busy`] while somebody uses it, unless `force`; [`DaemonError::Unflushed`] when it
     /// has ended, but not in order.
     pub fn detach(&mut self, force: bool) -> Result<(), Error> {
+        assert!(!self.is_gone, "it was detached before");
         let how = if force { Detach::Always } else { Detach::IfIdle };
         let outcome = self.inner.detach(how);
         self.is_gone |= matches!(&outcome, Ok(()) | Err(DetachError::Unflushed { .. }));

@@ -39,6 +39,9 @@ const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
 /// soon would be told that nothing was done, and find it done later.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(300);
 
+const _: () = assert!(PATIENCE.as_secs() < SEARCH_PATIENCE.as_secs());
+const _: () = assert!(SEARCH_PATIENCE.as_secs() < SHUTDOWN_PATIENCE.as_secs());
+
 /// How long a process that has closed all that it had may take to be gone.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -279,6 +282,7 @@ fn silence(entry: &Entry, taken: bool, ending: bool, patience: Duration) -> Stri
 /// When the other end does not take it.
 pub fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
+    assert!(!line.contains(&b'\n'), "a value is one line");
     line.push(b'\n');
     to.write_all(&line)
 }
@@ -291,6 +295,7 @@ pub fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()>
 pub fn read_line<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
     let mut line = Vec::new();
     BufReader::new(from.take(LINE_SIZE_MAX)).read_until(b'\n', &mut line)?;
+    assert!(line.len() as u64 <= LINE_SIZE_MAX, "more was read than one line may have");
     match line.last() {
         Some(b'\n') => serde_json::from_slice(&line)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),

@@ -15,8 +15,10 @@ use coulter::service::{
 pub(crate) fn first_data(service: &dyn BlockService) -> Result<Option<u64>, RequestError> {
     let mut session = service.connect();
     let size = service.size();
+    assert!(size.is_multiple_of(BLOCK_SIZE), "a volume is whole blocks");
     let mut at = 0;
     while at < size {
+        assert!(at.is_multiple_of(BLOCK_SIZE), "the search has left the blocks");
         at += unmapped_bytes(&mut *session, at, size - at)?;
         if at >= size {
             break;
@@ -41,7 +43,10 @@ pub(crate) fn first_data(service: &dyn BlockService) -> Result<Option<u64>, Requ
 /// zero only if the first is or may be mapped.
 fn unmapped_bytes(session: &mut dyn Session, at: u64, length: u64) -> Result<u64, RequestError> {
     let extents = ask(session, Operation::Extents, at, length)?.extents;
-    Ok(extents.iter().take_while(|extent| !extent.mapped).map(|extent| extent.length).sum())
+    let unmapped = extents.iter().take_while(|extent| !extent.mapped);
+    let unmapped = unmapped.map(|extent| extent.length).sum();
+    assert!(unmapped <= length, "an answer about more than was asked");
+    Ok(unmapped)
 }
 
 fn ask(
@@ -55,6 +60,7 @@ fn ask(
     session.submit(Request { tag: 0, operation, offset, length, buffer });
     let mut completions = Vec::new();
     session.complete(&mut completions, None);
+    assert!(completions.len() <= 1, "one request has one completion");
     let completion = completions.pop().ok_or(RequestError::Closed)?;
     completion.result?;
     Ok(completion)

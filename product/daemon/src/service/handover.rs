@@ -76,6 +76,7 @@ impl Handover {
         if entry.process != Process::current() {
             return None;
         }
+        assert_ne!(descriptor, client, "one descriptor cannot be taken twice");
         let adopt = |number: RawFd| {
             assert!(number > 2, "the standard descriptors are not passed");
             // SAFETY: this very process passed itself the number of a descriptor that it left open
@@ -89,6 +90,9 @@ impl Handover {
 
     /// Becomes `program`. Comes back only if that fails.
     pub(crate) fn become_program(&self, program: &Path) -> io::Error {
+        let this = Process::current();
+        assert_eq!(self.entry.process, this, "the next program would take nothing over");
+        assert!(self.entry.device.is_some(), "only what serves is handed over");
         let passed = Passed {
             entry: self.entry.clone(),
             descriptor: self.descriptor.as_raw_fd(),

@@ -230,6 +230,8 @@ impl Page {
     }
 
     fn head(&mut self, name: &str, kind: &str, help: &str) {
+        assert!(!help.contains('\n'), "a help text is one line");
+        assert!(kind != "counter" || name.ends_with("_total"), "{name}: counters end in _total");
         self.line(&format!("# HELP coulter_{name} {help}\n# TYPE coulter_{name} {kind}"));
     }
 

@@ -24,6 +24,9 @@ const SPEAKERS_MAX: usize = 16;
 /// Bytes of an answer that are written at a time.
 const PIECE_SIZE: usize = 32 << 10;
 
+const _: () = assert!(SPEAKERS_MAX > 0, "no client would be heard");
+const _: () = assert!(PIECE_SIZE > 0, "an answer would never end");
+
 /// A command that waits for an answer.
 pub(crate) struct Client {
     stream: UnixStream,
@@ -158,6 +161,7 @@ impl Requests {
             }
             self.speakers.push(Speaker { stream, line: Vec::new(), came: Instant::now() });
         }
+        assert!(self.speakers.len() <= SPEAKERS_MAX, "more clients are heard than may be");
     }
 }
 
@@ -169,6 +173,7 @@ impl Speaker {
     fn listen(&mut self) -> io::Result<Option<Request>> {
         let room = LINE_SIZE_MAX - self.line.len() as u64;
         let heard = (&self.stream).take(room).read_to_end(&mut self.line);
+        assert!(self.line.len() as u64 <= LINE_SIZE_MAX, "more was read than one line may have");
         match heard {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if !self.line.contains(&b'\n') {

@@ -324,6 +324,7 @@ fn follow_changes(job: &mut Job, copying: &mut Option<CopyOrder>, handover: &mut
 }
 
 fn handover_of(entry: &Entry, descriptor: OwnedFd, client: Client) -> Handover {
+    assert!(entry.device.is_some(), "hosts wait at a device");
     Handover { entry: entry.clone(), descriptor, client: client.into_stream(), copying: None }
 }
 

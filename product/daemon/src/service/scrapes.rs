@@ -85,6 +85,8 @@ impl Port {
     /// # Errors
     /// When there can be no thread.
     pub(crate) fn answer(self, state: &StateDirectory, entry: &Entry) -> Result<(), Error> {
+        assert!(self.address.ip().is_loopback(), "no other machine reaches it");
+        assert_ne!(self.address.port(), 0, "the port was chosen when it was taken");
         let (state, entry, address) = (state.clone(), entry.clone(), self.address);
         let failed = |source: io::Error| {
             let reason = source.to_string();
@@ -180,6 +182,7 @@ impl Scrapes {
             }
             let until = Instant::now() + PATIENCE;
             self.scrapers.push(Scraper { stream, stage: Stage::Asking(Vec::new()), until });
+            assert!(self.scrapers.len() <= SCRAPERS_MAX, "more scrapers are heard than may be");
         }
     }
 }
@@ -199,6 +202,7 @@ impl Scraper {
             self.until = Instant::now() + PATIENCE;
         }
         let Stage::Taking(answer, sent) = &mut self.stage else { unreachable!("it has asked") };
+        assert!(*sent <= answer.len(), "more was sent than there is");
         while *sent < answer.len() {
             match self.stream.write(&answer[*sent..]) {
                 Ok(count) => *sent += count,
@@ -245,6 +249,7 @@ fn answer_to(head: &[u8]) -> Result<(), &'static str> {
 /// Reads what is there, up to the empty line behind a request's fields; whether that is there.
 fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<bool> {
     let mut buffer = [0; 1024];
+    assert!(head.len() <= REQUEST_SIZE_MAX + buffer.len(), "it was to be hung up on before");
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
         if head.len() >= REQUEST_SIZE_MAX {
             return Err(ErrorKind::InvalidData.into());

@@ -127,6 +127,7 @@ impl ScrubFacts {
 
     /// The same with what was read since.
     fn with(&self, scrub: &Scrub) -> ScrubFacts {
+        assert!(scrub.metadata_repaired <= scrub.metadata_damaged, "whole blocks were repaired");
         let mut damage = self.damage.clone();
         damage.extend(scrub.findings.iter().map(|finding| Damage::of(*finding)));
         damage.truncate(FINDINGS_MAX);
@@ -234,6 +235,7 @@ pub(crate) type Ask<'a> = &'a dyn Fn(ScrubOrder) -> Option<Scrub>;
 impl Scrubs {
     /// The scrubs of the store with this UUID. A scrub that the end of its daemon interrupted is continued.
     pub(crate) fn resume(state: &StateDirectory, uuid: &str, size: u64, ask: Ask<'_>) -> Scrubs {
+        assert!(!uuid.contains('/'), "the file of a scrub outside of its directory");
         let file = directory(state.path()).join(format!("{uuid}.scrub"));
         let kept: Option<ScrubFacts> =
             seekable::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());

@@ -110,6 +110,8 @@ impl Serving {
         descriptor: Option<OwnedFd>,
     ) -> Result<Serving, Error> {
         let started = starting::start(state, job, entry, descriptor)?;
+        assert!(entry.device.is_some(), "it serves, and so hosts reach it");
+        assert!(!entry.ending, "a daemon that is ending serves nothing anew");
         Ok(Serving {
             backing: started.backing,
             point: started.point,
@@ -226,6 +228,7 @@ impl Serving {
 
     /// Whoever asks for something meanwhile, and is not answered, learns why.
     fn say_whether_it_ends(&mut self, ending: bool) {
+        assert!(self.entry.device.is_some(), "only what serves ends");
         self.entry.ending = ending;
         if let Err(error) = claim::keep(&self.directory, &self.entry) {
             log::warn!(error:%; "commands are not told that it is ending");

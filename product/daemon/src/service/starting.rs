@@ -20,6 +20,7 @@ use crate::service::scrub::Scrubs;
 use crate::service::steps::{self, Step, nothing};
 use crate::service::uevent;
 use coulter::State;
+use coulter::service::BLOCK_SIZE;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -119,6 +120,7 @@ impl<'a> Starting<'a> {
     }
 
     fn take_port(&mut self) -> Result<(), Error> {
+        assert!(self.backing.is_none(), "the port is taken before the store is opened");
         let missing = self.metrics.filter(|address| !scrapes::is_answering(*address));
         self.port = missing.map(Port::take).transpose()?;
         self.metrics = self.port.as_ref().map(Port::address).or(self.metrics);
@@ -144,6 +146,7 @@ impl<'a> Starting<'a> {
         // What fails from here on, or has failed already, is found and told later.
         self.known = if self.entry.failure.is_some() { State::Running } else { opened };
         let disk = backing.service().describe();
+        assert!(disk.size.is_multiple_of(BLOCK_SIZE), "hosts see whole blocks");
         self.entry.uuid = disk.identity.uuid_text();
         // Who made the store need not have been this program, and a terminal takes control characters for orders.
         self.entry.label = disk.identity.label.replace(char::is_control, "\u{fffd}");
@@ -162,6 +165,7 @@ impl<'a> Starting<'a> {
     }
 
     fn attach(&mut self) -> Result<(), Error> {
+        assert!(self.point.is_none(), "it is attached once");
         let service = opened(&self.backing).service();
         panics::end_the_process_from_now_on();
         let point = match self.descriptor.take() {
@@ -183,6 +187,7 @@ impl<'a> Starting<'a> {
     }
 
     fn listen(&mut self) -> Result<(), Error> {
+        assert!(self.point.is_some(), "commands are heard once there is a device to speak of");
         self.requests = Some(Requests::listen(&self.state.file(&self.entry.name, "sock"))?);
         Ok(())
     }
@@ -193,6 +198,8 @@ impl<'a> Starting<'a> {
     }
 
     fn publish(&mut self) -> Result<(), Error> {
+        assert!(self.requests.is_some(), "a daemon that is listed answers");
+        assert!(self.entry.device.is_some(), "a daemon is listed once hosts reach it");
         self.entry.metrics = self.metrics;
         match claim::publish(self.state, self.entry) {
             // The one from before still leads here.

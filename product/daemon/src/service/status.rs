@@ -231,6 +231,7 @@ impl Status {
         let total = host + cleaning + padding + headers + map + checkpoints;
         if host > 0.0 {
             status.write_amplification = total / host;
+            assert!(status.write_amplification >= 1.0, "less was written than by the host");
             status.write_amplification_by_cause = Causes {
                 host: 1.0,
                 cleaning: cleaning / host,

@@ -122,6 +122,7 @@ impl Serving {
     /// Changes settings of the copy at once, whatever the volume is attached by and whatever the
     /// bucket does. Flushes that wait now follow, too.
     pub(super) fn adjust(&mut self, order: &CopyOrder) -> Reply {
+        assert!(order.only_adjusts(), "a new opening of the store is needed");
         let applied = order.applied(self.replication.as_ref());
         let replication = match applied {
             Ok(Some(replication)) => replication,
