@@ -16,7 +16,7 @@
 //! - `copy`: the copy of a store elsewhere, and the cache that is filled from one;
 //! - `points`: the attach points, a row for each.
 //!
-//! The crate knows no verb and no command line: a program makes a [`Job`] and calls
+//! The crate runs no verb and knows no command line: a program makes a [`Job`] and calls
 //! [`service::run`], in the foreground or in a process of its own that [`launch`] starts. It knows
 //! of one thing that can be served, a store at a path ([`store::Store`]); whatever else a program
 //! wants to serve it gives as a [`Source`], which opens a [`Backing`].
