@@ -81,7 +81,8 @@ pub trait Backing {
         }
     }
 
-    /// Begins or ends a scrub; how far it is then. `None` if it is nothing that can be scrubbed, or has ended.
+    /// Begins or ends a scrub; how far it is then. `None` if it is nothing that can be scrubbed, or
+    /// has ended.
     fn scrub(&self, _order: ScrubOrder) -> Option<Scrub> {
         None
     }
@@ -118,8 +119,8 @@ pub trait Backing {
         Err(DaemonError::NotUnderstood { name, words }.into())
     }
 
-    /// Makes everything durable and closes it. Gives back what is known at the end of something that
-    /// is gone then.
+    /// Makes everything durable and closes it. Gives back what is known at the end of something
+    /// that is gone then.
     ///
     /// # Errors
     /// What kept it from closing in order; it is closed all the same.

@@ -1,4 +1,5 @@
-//! A volume that grows while hosts use it: their requests wait while its store is closed, grown and opened again.
+//! A volume that grows while hosts use it: their requests wait while its store is closed, grown and
+//! opened again.
 //!
 //! ```text
 //! point.hand_over()   what hosts had asked for is done; from here on their requests wait

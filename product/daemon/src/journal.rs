@@ -1,8 +1,9 @@
-//! The journal of systemd, in its own protocol: one datagram for each entry, of fields, on a socket that is
-//! there if the journal is.
+//! The journal of systemd, in its own protocol: one datagram for each entry, of fields, on a socket
+//! that is there if the journal is.
 //!
-//! A daemon in the background tells it what it writes to its own log, which a reboot empties. In the foreground
-//! nothing is told: standard error is the journal's already under a unit, and somebody's terminal elsewhere.
+//! A daemon in the background tells it what it writes to its own log, which a reboot empties. In
+//! the foreground nothing is told: standard error is the journal's already under a unit, and
+//! somebody's terminal elsewhere.
 
 use crate::logging::Words;
 use log::{Level, Record};

@@ -1,11 +1,11 @@
 //! The daemon's log: one line per event, `time level target: words key=value …`, or with
 //! `--log-format json` an object of the same: `time`, `level`, `target`, `message` and the keys.
 //!
-//! It goes to standard error in the foreground, else to a file in the state directory and to the journal. The
-//! file is cut in two when it grows past `LOG_SIZE_MAX`, so that a long life cannot fill `/run`, and goes with
-//! a daemon that ends in order and had nothing to say that is worse than usual.
-//! Of a standard error that takes nothing (a pipe that nobody reads, a terminal that was stopped)
-//! lines are lost, and later counted: a volume does not wait for whoever reads of it.
+//! It goes to standard error in the foreground, else to a file in the state directory and to the
+//! journal. The file is cut in two when it grows past `LOG_SIZE_MAX`, so that a long life cannot
+//! fill `/run`, and goes with a daemon that ends in order and had nothing to say that is worse than
+//! usual. Of a standard error that takes nothing (a pipe that nobody reads, a terminal that was
+//! stopped) lines are lost, and later counted: a volume does not wait for whoever reads of it.
 //! `COULTER_LOG` sets the level: error, warn, info (the default), debug or trace.
 
 use crate::error::Error;
@@ -113,8 +113,8 @@ fn chosen_level() -> Option<LevelFilter> {
     std::env::var(LEVEL_VARIABLE).ok()?.parse().ok()
 }
 
-/// From now on logs to the file of `volume` and to the journal, what a daemon has to say in the usual course of
-/// things included, and sends to the file what a panic prints.
+/// From now on logs to the file of `volume` and to the journal, what a daemon has to say in the
+/// usual course of things included, and sends to the file what a panic prints.
 ///
 /// # Errors
 /// When the file cannot be opened.

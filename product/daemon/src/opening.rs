@@ -14,7 +14,8 @@ pub struct Opening {
     pub name: Option<String>,
     /// Most bytes of memory that the map may take; `None` for what was decided at creation.
     pub map_memory: Option<u64>,
-    /// Bytes of memory with which the threads of clients read by themselves; `None` for the default.
+    /// Bytes of memory with which the threads of clients read by themselves; `None` for the
+    /// default.
     pub read_cache: Option<u64>,
     /// How commands get to the drive.
     pub device: DeviceChoice,
@@ -42,7 +43,8 @@ pub enum DeviceChoice {
     /// Through the kernel's block layer.
     #[default]
     Auto,
-    /// As NVMe commands of our own, where kernel and drive allow that; else as `Auto`, and the reason is told.
+    /// As NVMe commands of our own, where kernel and drive allow that; else as `Auto`, and the
+    /// reason is told.
     NvmePassthrough,
 }
 
@@ -71,7 +73,8 @@ impl Trim {
 }
 
 impl Opening {
-    /// From now on the store goes on where it was: what was asked for the first opening alone is done.
+    /// From now on the store goes on where it was: what was asked for the first opening alone is
+    /// done.
     pub fn has_begun(&mut self) {
         if let Some(replication) = &mut self.replicate {
             replication.reseed = false;

@@ -19,8 +19,8 @@ pub fn keys() -> impl Iterator<Item = &'static str> {
 const KEYS: &str = "cleaning, policy, placement, reclaim, cleaning-rate, latency-target, idle-cleaning, \
                     idle-after, defrag, space-patience";
 
-/// One setting to be changed. Names and numbers, so that a daemon of another version can tell what it
-/// does not know.
+/// One setting to be changed. Names and numbers, so that a daemon of another version can tell what
+/// it does not know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {

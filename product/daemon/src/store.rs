@@ -29,8 +29,8 @@ use std::time::Duration;
 /// Bytes of a file without a store that are read to find out whether it is blank.
 const BLANK_READ_MAX: u64 = 1 << 30;
 
-/// That there is nothing at `path`, or nothing that it leads to. Nobody keeps files in `/dev`, save in what it
-/// has for them.
+/// That there is nothing at `path`, or nothing that it leads to. Nobody keeps files in `/dev`, save
+/// in what it has for them.
 pub fn missing(path: &Path) -> OpenError {
     let is_device = |path: PathBuf| path.starts_with("/dev") && !path.starts_with("/dev/shm");
     let path = path.to_owned();
@@ -144,8 +144,8 @@ fn not_opened(path: &Path, error: &coulter_device::OpenError) -> Error {
     }
 }
 
-/// That no daemon serves the store at `path`, which was just locked: one that becomes another program
-/// has it unlocked for a moment.
+/// That no daemon serves the store at `path`, which was just locked: one that becomes another
+/// program has it unlocked for a moment.
 ///
 /// # Errors
 /// [`OpenError::InUse`].
@@ -153,7 +153,8 @@ pub fn refuse_attached(path: &Path, state: Option<&StateDirectory>) -> Result<()
     attached_as(path, state).map_or(Ok(()), |entry| Err(in_use_as(path, entry)))
 }
 
-/// The same of what could not be opened; if it is in use as a volume of ours, with the name of that.
+/// The same of what could not be opened; if it is in use as a volume of ours, with the name of
+/// that.
 pub fn naming_volume(error: Error, path: &Path, state: Option<&StateDirectory>) -> Error {
     match (&error, attached_as(path, state)) {
         (Error::Open(OpenError::InUse { .. }), Some(entry)) => in_use_as(path, entry),
@@ -195,8 +196,8 @@ impl Store {
         Store { path }
     }
 
-    /// Opens it; what is lost after a crash is recovered here. The volume gets the device that `wrap`
-    /// makes of the store's own, for whoever wants to see what reaches it.
+    /// Opens it; what is lost after a crash is recovered here. The volume gets the device that
+    /// `wrap` makes of the store's own, for whoever wants to see what reaches it.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -419,8 +420,8 @@ pub fn is_blank(path: &Path) -> io::Result<bool> {
 }
 
 fn trims(trim: Trim, path: &Path) -> bool {
-    // A file of which all space is reserved keeps it: its blocks were written once, and are cheap to
-    // write again.
+    // A file of which all space is reserved keeps it: its blocks were written once, and are cheap
+    // to write again.
     let gains = |metadata: fs::Metadata| {
         let is_sparse = metadata.is_file() && metadata.blocks() * 512 < metadata.len();
         metadata.file_type().is_block_device() || is_sparse

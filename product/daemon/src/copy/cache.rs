@@ -1,8 +1,9 @@
-//! A volume that is attached straight from its copy: a local file, its *cache*, is filled while it is in use.
+//! A volume that is attached straight from its copy: a local file, its *cache*, is filled while it
+//! is in use.
 //!
-//! `FILE.missing` records which chunks are not in the cache yet; it is gone once all are. From then on the file is
-//! an ordinary store with a copy. A file with that record is served in no other way, since the ranges that are
-//! missing read as zeros.
+//! `FILE.missing` records which chunks are not in the cache yet; it is gone once all are. From then
+//! on the file is an ordinary store with a copy. A file with that record is served in no other way,
+//! since the ranges that are missing read as zeros.
 
 use crate::copy::marks::beside;
 use crate::copy::owner::{has_ended, seconds_since_1970};
@@ -56,7 +57,8 @@ pub fn refuse_incomplete(path: &Path) -> Result<(), Error> {
 /// Makes the cache at `path` for the volume at `url`, unless it is there already.
 ///
 /// # Errors
-/// [`OpenError::NotCached`]: the file is something else, or there is no space for what it is to hold.
+/// [`OpenError::NotCached`]: the file is something else, or there is no space for what it is to
+/// hold.
 pub fn prepare(url: &Url, path: &Path) -> Result<(), Error> {
     let refused = |reason: String, help: &'static str| {
         let (path, url) = (path.to_owned(), url.to_string());

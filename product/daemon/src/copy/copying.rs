@@ -7,8 +7,8 @@
 //! ```
 //! If the store cannot be opened so, it is opened as it was before, and the command is told why.
 //!
-//! What a command has changed outlives the program: an upgraded daemon is started with the words of the first one,
-//! and is handed a [`CopyOrder`] that makes of them what is true now.
+//! What a command has changed outlives the program: an upgraded daemon is started with the words of
+//! the first one, and is handed a [`CopyOrder`] that makes of them what is true now.
 
 use crate::copy::replication::Replication;
 use coulter_object::url::UrlError;
@@ -16,8 +16,8 @@ use coulter_object::{Ack, Settings};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How a volume is to be replicated from now on. What is `None` stays as it is; of a volume that is not replicated yet
-/// it is the default.
+/// How a volume is to be replicated from now on. What is `None` stays as it is; of a volume that is
+/// not replicated yet it is the default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "copying", rename_all = "snake_case")]
 pub enum CopyOrder {

@@ -1,7 +1,7 @@
 //! The place of a store's *marks*, and the words in them that ask for its copy.
 //!
-//! Marks lie beside a store in a file, as `STORE.marks`; those of a disk in `/var/lib/coulter`. Whether
-//! they agree with a copy is `replication`'s to find out.
+//! Marks lie beside a store in a file, as `STORE.marks`; those of a disk in `/var/lib/coulter`.
+//! Whether they agree with a copy is `replication`'s to find out.
 
 use crate::store_file::uuid_of;
 use coulter_object::marks::Marks;
@@ -42,8 +42,8 @@ pub(crate) fn existing_marks(path: &Path) -> Option<PathBuf> {
     place.exists().then_some(place)
 }
 
-/// Keeps with the store at `path` the words of a command line that ask for its copy, or that it is to
-/// have none. That only explains.
+/// Keeps with the store at `path` the words of a command line that ask for its copy, or that it is
+/// to have none. That only explains.
 pub(crate) fn remember(path: &Path, words: Option<&str>) {
     let Some(place) = existing_marks(path) else { return };
     let words = words.unwrap_or_default();
@@ -52,8 +52,8 @@ pub(crate) fn remember(path: &Path, words: Option<&str>) {
     }
 }
 
-/// The words of a command line that ask for the copy which the store at `path` has. The copy follows
-/// the store only if they are there.
+/// The words of a command line that ask for the copy which the store at `path` has. The copy
+/// follows the store only if they are there.
 pub fn remembered(path: &Path) -> Option<String> {
     Marks::open(&existing_marks(path)?).ok()?.remembered()
 }

@@ -1,5 +1,5 @@
-//! What is done with a store and its copy while nobody serves the store: it is shipped, or handed over to
-//! whichever host attaches it next.
+//! What is done with a store and its copy while nobody serves the store: it is shipped, or handed
+//! over to whichever host attaches it next.
 
 use crate::copy::cache;
 use crate::copy::replication::{self, Replication};
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// How long the bucket may fail meanwhile.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
-/// Ships what is left of the store at `path`, which nobody serves, and ends this host's epoch by a fence. Returns the
-/// last commit.
+/// Ships what is left of the store at `path`, which nobody serves, and ends this host's epoch by a
+/// fence. Returns the last commit.
 ///
 /// # Errors
 /// [`OpenError::NotMoved`]; then the store is still the one that counts, unless another host has
@@ -102,8 +102,9 @@ pub fn find_copy(path: &Path, url: &Url) -> Result<Arc<dyn Bucket>, Error> {
     Ok(bucket)
 }
 
-/// Ships the store at `path`, which nobody serves, to a copy; makes the copy if there is none. Returns its last commit.
-/// With `reseed` all of the store is shipped, and counts whatever the copy holds.
+/// Ships the store at `path`, which nobody serves, to a copy; makes the copy if there is none.
+/// Returns its last commit. With `reseed` all of the store is shipped, and counts whatever the copy
+/// holds.
 ///
 /// # Errors
 /// [`OpenError::NotReplicated`], [`OpenError::NoBucket`], and when the store cannot be opened.

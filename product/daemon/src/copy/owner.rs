@@ -16,7 +16,8 @@ pub fn owner() -> String {
     cut(format!("{}{}", processes_here(), std::process::id()))
 }
 
-/// This host and the store at `path`, which has the volume from now on whether a process serves it or not: for people.
+/// This host and the store at `path`, which has the volume from now on whether a process serves it
+/// or not: for people.
 pub fn owner_in_file(path: &Path) -> String {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     cut(format!("{} with the store {}", host_name(), path.display()))
@@ -30,7 +31,8 @@ fn cut(owner: String) -> String {
     owner
 }
 
-/// Whether the owner of a copy is a process of this host that has ended. Of other hosts nobody can tell.
+/// Whether the owner of a copy is a process of this host that has ended. Of other hosts nobody can
+/// tell.
 pub fn has_ended(owner: &str) -> bool {
     let process = owner.strip_prefix(&processes_here());
     // The signature of the marks stands behind it.

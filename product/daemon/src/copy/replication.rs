@@ -1,8 +1,8 @@
 //! A store whose device writes are shipped to a bucket.
 //!
-//! What may differ from the copy is kept in a file of *marks*: beside a store in a file, as `STORE.marks`;
-//! for a disk in `/var/lib/coulter`. Without it everything counts as different, and a copy that exists is
-//! refused rather than guessed to be of this store.
+//! What may differ from the copy is kept in a file of *marks*: beside a store in a file, as
+//! `STORE.marks`; for a disk in `/var/lib/coulter`. Without it everything counts as different, and
+//! a copy that exists is refused rather than guessed to be of this store.
 
 use crate::copy::cache::{self, Caching};
 pub use crate::copy::marks::remembered;
@@ -124,7 +124,8 @@ pub struct ReplicaFacts {
     /// What the bucket was asked since the opening, by what its objects are for.
     #[serde(default)]
     pub usage: BTreeMap<String, UsageFacts>,
-    /// What those requests cost at the list price of S3 Standard, in dollars; without traffic and space.
+    /// What those requests cost at the list price of S3 Standard, in dollars; without traffic and
+    /// space.
     #[serde(default)]
     pub cost_dollars: f64,
 }
@@ -206,8 +207,8 @@ impl Replication {
         };
         let probed = if is_new { probe::race(&*bucket) } else { probe::sequence(&*bucket) };
         match probed {
-            // A bucket that does not answer now is waited for later, as in every outage; a new copy needs
-            // one that does.
+            // A bucket that does not answer now is waited for later, as in every outage; a new copy
+            // needs one that does.
             Err(probe::ProbeError::Bucket(error))
                 if !is_new
                     && matches!(error.kind, BucketErrorKind::Busy | BucketErrorKind::Silent) => {}
@@ -386,7 +387,8 @@ pub fn adopt_marks(
     coulter_object::device::adopt(&mut marks, claim, claim.record.device_size, false)
 }
 
-/// Removes the marks of the store at `path`: it is refused as a replica from then on, unless it is shipped anew.
+/// Removes the marks of the store at `path`: it is refused as a replica from then on, unless it is
+/// shipped anew.
 ///
 /// # Errors
 /// When they cannot be removed.
@@ -407,8 +409,8 @@ pub(crate) fn volume_of(path: &Path) -> Option<VolumeId> {
     Some(Marks::open(&place).ok()?.owner()?.volume)
 }
 
-/// The store at `path` is about to change without being shipped: if it ever was, all of it may differ from its
-/// copy from then on. Without this the next commit would mix two states.
+/// The store at `path` is about to change without being shipped: if it ever was, all of it may
+/// differ from its copy from then on. Without this the next commit would mix two states.
 ///
 /// # Errors
 /// When its marks cannot be kept.
@@ -423,8 +425,8 @@ pub fn has_gone_on_alone(path: &Path) -> Result<(), Error> {
     kept.adopt(Owner { device_size, ..owner }, true).map_err(failed)
 }
 
-/// The device of the store at `path`, which is about to be changed in a few places without being shipped. If it was
-/// ever shipped, these are marked.
+/// The device of the store at `path`, which is about to be changed in a few places without being
+/// shipped. If it was ever shipped, these are marked.
 ///
 /// # Errors
 /// When its marks cannot be kept, and for a cache in which something is missing.

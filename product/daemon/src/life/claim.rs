@@ -25,9 +25,9 @@ pub(crate) struct Claim {
     pub(crate) liveness: Liveness,
 }
 
-/// How long another daemon is waited for that has not told yet that it serves the store: the one of a
-/// command that was killed finds out then that nobody listens, and ends. As long as for the store's
-/// own lock.
+/// How long another daemon is waited for that has not told yet that it serves the store: the one of
+/// a command that was killed finds out then that nobody listens, and ends. As long as for the
+/// store's own lock.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a daemon that serves waits for whoever holds the lock of the directory.
@@ -41,9 +41,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// [`StateError::AlreadyAttached`], [`StateError::NameTaken`], [`StateError::ForeignFile`];
-/// [`DaemonError::Ending`] of one that goes on ending; [`StateError::DeviceWaits`] if there is a device of
-/// this store and it is not to be taken over;
-/// [`DaemonError::BufferedOutlived`] if it must not be.
+/// [`DaemonError::Ending`] of one that goes on ending; [`StateError::DeviceWaits`] if there is a
+/// device of this store and it is not to be taken over; [`DaemonError::BufferedOutlived`] if it
+/// must not be.
 pub(crate) fn claim(
     state: &StateDirectory,
     job: &Job,
@@ -77,7 +77,8 @@ fn claim_within(
     }
 }
 
-/// True if waiting for the daemon of `name` changes nothing: it serves and `answers`, or it is stopped.
+/// True if waiting for the daemon of `name` changes nothing: it serves and `answers`, or it is
+/// stopped.
 fn is_settled(state: &StateDirectory, name: &str, answers: Answers<'_>) -> bool {
     let entries = state.entries().unwrap_or_default();
     let Some(entry) = entries.iter().find(|entry| entry.name == name) else { return false };
@@ -164,8 +165,8 @@ struct Others {
     ended: Vec<Entry>,
 }
 
-/// Looks at all daemons of the directory, as one that is to serve `store` does. The caller holds the lock.
-/// `is_one`: only one daemon may serve the store.
+/// Looks at all daemons of the directory, as one that is to serve `store` does. The caller holds
+/// the lock. `is_one`: only one daemon may serve the store.
 fn others(state: &StateDirectory, store: &Path, is_one: bool) -> Result<Others, Error> {
     let mut others = Others::default();
     for entry in state.entries()? {
@@ -196,7 +197,8 @@ pub(crate) fn hold(state: &StateDirectory, entry: &Entry) -> Result<Liveness, Er
     Liveness::hold(path.clone()).map_err(|source| Error::io("lock", &path, source))
 }
 
-/// The user's name, or one made from the file name; of what is no file or disk, with a number if that is taken.
+/// The user's name, or one made from the file name; of what is no file or disk, with a number if
+/// that is taken.
 fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<String, Error> {
     let owner = |name: &str| taken.iter().find(|entry| entry.name == name);
     let name = match &job.opening.name {
@@ -242,14 +244,14 @@ pub(crate) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), Error
     Ok(())
 }
 
-/// Makes what the directory says of this daemon what `entry` says: it has changed, or somebody has deleted it,
-/// or all of the directory; who cleans up by age takes the files of a daemon that has run for long. Whoever
-/// holds the lock may be stopped: he is waited for but shortly, for a service goes on meanwhile. Gives back
-/// whether the entry was gone.
+/// Makes what the directory says of this daemon what `entry` says: it has changed, or somebody has
+/// deleted it, or all of the directory; who cleans up by age takes the files of a daemon that has
+/// run for long. Whoever holds the lock may be stopped: he is waited for but shortly, for a service
+/// goes on meanwhile. Gives back whether the entry was gone.
 ///
 /// # Errors
-/// [`StateError::NameTaken`] when another daemon has come to have the name; [`StateError::LockHeld`]; when the
-/// directory or the entry cannot be written.
+/// [`StateError::NameTaken`] when another daemon has come to have the name;
+/// [`StateError::LockHeld`]; when the directory or the entry cannot be written.
 pub(crate) fn keep(state: &StateDirectory, entry: &Entry) -> Result<bool, Error> {
     let found = || match state.entry(&entry.name) {
         Some(Entry { process, name, store, .. }) if process != entry.process => {

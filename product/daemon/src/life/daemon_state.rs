@@ -1,7 +1,7 @@
 //! The state of a store's daemon as it is found from outside, decided from what was seen of it.
 //!
-//! Nothing here looks at anything: `look` gathers [`Signs`], this decides what they mean, `verbs` says
-//! what each verb does then. That is the only place where the three are put together.
+//! Nothing here looks at anything: `look` gathers [`Signs`], this decides what they mean, `verbs`
+//! says what each verb does then. That is the only place where the three are put together.
 //!
 //! ```text
 //!   Starting --> Serving, Moved, Deleted --> Ending, Unmounted --> Gone

@@ -2,7 +2,8 @@
 
 use crate::life::state::Entry;
 
-/// What to do about a volume that is degraded, by whether it takes writes and how much of it is in doubt.
+/// What to do about a volume that is degraded, by whether it takes writes and how much of it is in
+/// doubt.
 pub(crate) fn remedy(entry: &Entry, in_doubt_bytes: u64) -> String {
     let name = &entry.name;
     match (entry.read_only, in_doubt_bytes) {

@@ -1,7 +1,7 @@
 //! The device, the mount or the address of an entry, as the kernel has it.
 //!
-//! Nothing here knows whether the daemon of the entry lives, save that a kind of attach point may ask it
-//! where no other way tells whose a device is.
+//! Nothing here knows whether the daemon of the entry lives, save that a kind of attach point may
+//! ask it where no other way tells whose a device is.
 
 use crate::error::{DaemonError, Error};
 use crate::life::state::{Entry, StateDirectory};
@@ -17,8 +17,8 @@ pub fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
     device.is_some_and(|device| points::of(entry).has_its_device(state, entry, device))
 }
 
-/// Whether the device that this process serves for `entry` is still there and its own. Does not ask the device,
-/// which would ask this process.
+/// Whether the device that this process serves for `entry` is still there and its own. Does not ask
+/// the device, which would ask this process.
 pub(crate) fn is_still_there(state: &StateDirectory, entry: &Entry) -> bool {
     let device = entry.device.as_deref().map(Path::new);
     device.is_none_or(|device| points::of(entry).is_still_there(state, entry, device))
@@ -56,8 +56,8 @@ pub(crate) fn remove_waiting(entry: &Entry) -> Result<(), Error> {
         .map_err(|reason| DaemonError::Attach { store: entry.store.clone(), reason }.into())
 }
 
-/// The command that takes away a mount of a file system that lies on `device`. A partition is not ours
-/// to unmount, and the device is in use by others then, perhaps.
+/// The command that takes away a mount of a file system that lies on `device`. A partition is not
+/// ours to unmount, and the device is in use by others then, perhaps.
 pub fn unmount_command(mount: &Mount, device: &Path) -> String {
     let program = if mount.source == device { "coulter umount" } else { "umount" };
     format!("{program} {}", terminal::word(&mount.mount_point))

@@ -1,7 +1,9 @@
-//! `/dev/coulter/NAME`: a name for the device of a volume that stays, whichever number the kernel gives it.
+//! `/dev/coulter/NAME`: a name for the device of a volume that stays, whichever number the kernel
+//! gives it.
 //!
-//! The links are a convenience: what keeps one from being made is told in the log and nothing else. One that leads to
-//! another device that is there is left alone, for volumes of another state directory may have the same name.
+//! The links are a convenience: what keeps one from being made is told in the log and nothing else.
+//! One that leads to another device that is there is left alone, for volumes of another state
+//! directory may have the same name.
 
 use crate::life::state::Entry;
 use crate::points;

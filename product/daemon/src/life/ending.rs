@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// How often it is looked whether it has ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Waits until no daemon that is ending has the store at `path`; no longer than `patience`. Does not
-/// wait for a daemon that goes on serving.
+/// Waits until no daemon that is ending has the store at `path`; no longer than `patience`. Does
+/// not wait for a daemon that goes on serving.
 pub fn await_end(state: &StateDirectory, path: &Path, patience: Duration) {
     let deadline = Instant::now() + patience;
     let is_awaited =

@@ -10,7 +10,8 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// How the host reaches a volume: the word of an attach point. What can be said of it, `points` knows.
+/// How the host reaches a volume: the word of an attach point. What can be said of it, `points`
+/// knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Via(Cow<'static, str>);
@@ -84,8 +85,8 @@ pub struct Entry {
     /// Where its metrics are to be had, if anywhere.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
-    /// Which file or disk the store is, whatever lies at its path by now. `None` for a drive that is
-    /// emulated.
+    /// Which file or disk the store is, whatever lies at its path by now. `None` for a drive that
+    /// is emulated.
     #[serde(default)]
     pub store_identity: Option<FileIdentity>,
     /// When writes are answered.
@@ -139,8 +140,8 @@ impl Entry {
         Entry { failure: None, in_doubt_bytes: None, cut_off_bytes: None, ..self }
     }
 
-    /// Whether the volume is of the store at `path`; `None` if its file was there, and another one is
-    /// there now.
+    /// Whether the volume is of the store at `path`; `None` if its file was there, and another one
+    /// is there now.
     pub fn is_of(&self, path: &Path) -> Option<bool> {
         match (self.store_identity, FileIdentity::at(path).ok()) {
             (Some(own), Some(found)) if own == found => Some(true),

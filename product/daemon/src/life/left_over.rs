@@ -1,5 +1,5 @@
-//! Loop devices of daemons that have ended, and whose entry is gone: a file system was mounted when a
-//! signal ended the daemon, or when what a killed one left was cleared away.
+//! Loop devices of daemons that have ended, and whose entry is gone: a file system was mounted when
+//! a signal ended the daemon, or when what a killed one left was cleared away.
 //!
 //! All that is known of them is what the kernel says.
 
@@ -32,8 +32,8 @@ fn is_from_here(state: &StateDirectory, device: &Path) -> bool {
         && state.path().as_os_str().as_bytes().ends_with(directory.as_bytes())
 }
 
-/// What is still mounted from such devices, and what takes it away. `entries` are all there are. That an
-/// entry is missing proves nothing: somebody may have deleted it, and its daemon lives.
+/// What is still mounted from such devices, and what takes it away. `entries` are all there are.
+/// That an entry is missing proves nothing: somebody may have deleted it, and its daemon lives.
 pub fn dead_mounts(state: &StateDirectory, entries: &[Entry]) -> Vec<String> {
     let is_of = |entry: &Entry, device: &Path| {
         state.is_alive(entry) && entry.device.as_deref().map(Path::new) == Some(device)

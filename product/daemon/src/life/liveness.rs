@@ -1,8 +1,9 @@
-//! Whether a daemon lives, also for whoever cannot see its process: seen from another PID or time namespace,
-//! such as that of a container which shares the state directory, its numbers mean nothing or somebody else.
+//! Whether a daemon lives, also for whoever cannot see its process: seen from another PID or time
+//! namespace, such as that of a container which shares the state directory, its numbers mean
+//! nothing or somebody else.
 //!
-//! A daemon holds a lock on `NAME.lock`. It belongs to the open file, so it goes with the process, however that
-//! ends, and stays while that becomes another program.
+//! A daemon holds a lock on `NAME.lock`. It belongs to the open file, so it goes with the process,
+//! however that ends, and stays while that becomes another program.
 
 use coulter_system::{private, raw};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -18,8 +19,8 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    /// Holds the lock at `path`, unless this process does so already: the program that it was before has
-    /// passed it on.
+    /// Holds the lock at `path`, unless this process does so already: the program that it was
+    /// before has passed it on.
     ///
     /// # Errors
     /// When the file cannot be made or locked.

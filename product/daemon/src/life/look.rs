@@ -9,9 +9,9 @@ use crate::points;
 use std::path::PathBuf;
 
 impl DaemonState {
-    /// The state of the daemon of `entry`, by the state directory, the processes and the mounts. It asks
-    /// no daemon and no file system, which might not answer; so it never says what became of the
-    /// store's file.
+    /// The state of the daemon of `entry`, by the state directory, the processes and the mounts. It
+    /// asks no daemon and no file system, which might not answer; so it never says what became of
+    /// the store's file.
     pub fn look(state: &StateDirectory, entry: &Entry) -> DaemonState {
         DaemonState::of(signs(state, entry))
     }

@@ -1,6 +1,7 @@
 //! What others do to a volume that is served: they cut its store short, or take away its device.
 //!
-//! A thread of its own looks, since the file system that the store lies on may not answer, and the daemon must.
+//! A thread of its own looks, since the file system that the store lies on may not answer, and the
+//! daemon must.
 
 use crate::life::device;
 use crate::life::file_identity::FileIdentity;
@@ -29,8 +30,8 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
-    /// Begins to look after the volume of `entry`, whose store has so many bytes. Without a thread nothing
-    /// is ever seen.
+    /// Begins to look after the volume of `entry`, whose store has so many bytes. Without a thread
+    /// nothing is ever seen.
     pub(crate) fn watch(
         directory: &StateDirectory,
         entry: &Entry,
@@ -82,8 +83,8 @@ struct WatchedStore {
     size: u64,
     /// Where it is looked at, wherever its own path leads.
     path: PathBuf,
-    /// It is a file without holes. One that has some now was cut short, even if a write behind the end has made
-    /// it as long as it was: the last superblock lies in the last block.
+    /// It is a file without holes. One that has some now was cut short, even if a write behind the
+    /// end has made it as long as it was: the last superblock lies in the last block.
     had_no_holes: bool,
 }
 

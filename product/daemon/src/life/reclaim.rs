@@ -14,8 +14,8 @@ use crate::life::state::{Entry, StateDirectory, StateLock};
 use crate::points;
 use coulter_system::mounts;
 
-/// Removes everything of `entry`, whose process has ended, a device that waits included; nothing if somebody
-/// did so since the entry was read, when it may be another daemon's by now.
+/// Removes everything of `entry`, whose process has ended, a device that waits included; nothing if
+/// somebody did so since the entry was read, when it may be another daemon's by now.
 ///
 /// # Errors
 /// When the system refuses a step.

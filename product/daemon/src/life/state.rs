@@ -1,8 +1,9 @@
 //! The state directory: what is attached now, and by which process.
 //!
 //! It holds, for an attached volume NAME, `NAME.json` (the [`Entry`]), `NAME.sock` (the control
-//! socket), `NAME.lock` (held for as long as the daemon lives), `NAME.log` and whatever an attach point needs to keep, such as `NAME.mount`. It is on a
-//! file system that does not outlive a boot, and nothing in it is needed to open a store.
+//! socket), `NAME.lock` (held for as long as the daemon lives), `NAME.log` and whatever an attach
+//! point needs to keep, such as `NAME.mount`. It is on a file system that does not outlive a boot,
+//! and nothing in it is needed to open a store.
 //!
 //! Invariants:
 //! - an entry is written to a temporary file and renamed, so a reader sees all of it or none;
@@ -42,8 +43,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// How long is waited for killed daemons to end before it is told which are alive.
 const DEATH_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the user wrote, as the path that the kernel knows it by; of a file that is gone, as the path
-/// that it had.
+/// What the user wrote, as the path that the kernel knows it by; of a file that is gone, as the
+/// path that it had.
 fn path_of(text: &str) -> Option<PathBuf> {
     Path::new(text).canonicalize().or_else(|_| std::path::absolute(text)).ok()
 }
@@ -66,7 +67,8 @@ impl StateDirectory {
         StateDirectory::adopt(&path)
     }
 
-    /// The same for whoever only looks into it: one that is missing is not made, and has no entries.
+    /// The same for whoever only looks into it: one that is missing is not made, and has no
+    /// entries.
     ///
     /// # Errors
     /// When it belongs to another user.
@@ -190,7 +192,8 @@ impl StateDirectory {
         (self.file(&entry.name, "json") == path).then_some(entry)
     }
 
-    /// True if the daemon of `entry` lives. Its process may be one that is not to be seen from here.
+    /// True if the daemon of `entry` lives. Its process may be one that is not to be seen from
+    /// here.
     pub fn is_alive(&self, entry: &Entry) -> bool {
         self.pulse(entry) == Pulse::Lives
     }
@@ -227,8 +230,8 @@ impl StateDirectory {
         true
     }
 
-    /// Waits for daemons that were killed or exit, and have not ended yet; shortly, since the kernel may
-    /// hold one up. For whoever then tells which are alive.
+    /// Waits for daemons that were killed or exit, and have not ended yet; shortly, since the
+    /// kernel may hold one up. For whoever then tells which are alive.
     ///
     /// # Errors
     /// As [`StateDirectory::entries`].
@@ -293,11 +296,12 @@ impl StateDirectory {
         }
     }
 
-    /// The attached volume that `text` means: a name, or the path of its store, device or directory.
+    /// The attached volume that `text` means: a name, or the path of its store, device or
+    /// directory.
     ///
     /// # Errors
-    /// [`StateError::NotAttached`] when there is none; [`StateError::StoreReplaced`] when another file
-    /// has come to lie at the path since.
+    /// [`StateError::NotAttached`] when there is none; [`StateError::StoreReplaced`] when another
+    /// file has come to lie at the path since.
     pub fn find(&self, text: &str) -> Result<Entry, Error> {
         let path = path_of(text);
         let attached = self.attached()?;
@@ -435,7 +439,8 @@ fn default_path() -> PathBuf {
     }
 }
 
-/// A valid name made from the file name of a store: `/srv/my disk.img` becomes `my-disk`. Letters of any script stay.
+/// A valid name made from the file name of a store: `/srv/my disk.img` becomes `my-disk`. Letters
+/// of any script stay.
 pub fn name_of_store(store: &Path) -> String {
     let stem = store.file_stem().unwrap_or_default().to_string_lossy();
     let mut name: String =

@@ -1,5 +1,5 @@
-//! What has become of the file of a store that is attached, when its path leads to it no more: as long as its
-//! daemon has it open, it is there, whatever was done to its path.
+//! What has become of the file of a store that is attached, when its path leads to it no more: as
+//! long as its daemon has it open, it is there, whatever was done to its path.
 
 use crate::life::file_identity::FileIdentity;
 use crate::life::state::Entry;

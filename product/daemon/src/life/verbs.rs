@@ -1,9 +1,9 @@
 //! The course that a verb takes with the daemon that it finds, by the state of that daemon.
 //!
-//! One table for all verbs: it says what is to be done, and the verbs do it. It knows no option, save
-//! that `--force` and `--recover` are the verbs' to judge where it says [`Course::Refuse`] and
-//! [`Course::TakeOver`]. A verb that opens a store by itself is [`Verb::Check`]; `mount` attaches what
-//! is not attached, and goes by [`Verb::Attach`] there.
+//! One table for all verbs: it says what is to be done, and the verbs do it. It knows no option,
+//! save that `--force` and `--recover` are the verbs' to judge where it says [`Course::Refuse`] and
+//! [`Course::TakeOver`]. A verb that opens a store by itself is [`Verb::Check`]; `mount` attaches
+//! what is not attached, and goes by [`Verb::Attach`] there.
 //!
 //! Invariant: only what has ended is cleared away.
 

@@ -1,5 +1,5 @@
-//! The contract of attach points: a [`Kind`] is what holds for all of one sort, a [`Point`] is one that
-//! a job asks for.
+//! The contract of attach points: a [`Kind`] is what holds for all of one sort, a [`Point`] is one
+//! that a job asks for.
 
 use crate::acknowledge::Acknowledge;
 use crate::error::{DaemonError, Error, StateError};
@@ -53,8 +53,8 @@ pub trait Kind: Sync {
         Afterlife::None
     }
 
-    /// Whether its device would wait for another daemon although this one has in memory only what it has
-    /// acknowledged.
+    /// Whether its device would wait for another daemon although this one has in memory only what
+    /// it has acknowledged.
     fn outlives(&self, acknowledge: Acknowledge) -> bool {
         acknowledge == Acknowledge::Buffered && self.afterlife() == Afterlife::Waits
     }
@@ -69,7 +69,8 @@ pub trait Kind: Sync {
         false
     }
 
-    /// Whether this host's kernel may write its dirty pages to it, so that the daemon must not wait for memory.
+    /// Whether this host's kernel may write its dirty pages to it, so that the daemon must not wait
+    /// for memory.
     fn is_under_the_kernel(&self) -> bool {
         true
     }
@@ -92,7 +93,8 @@ pub trait Kind: Sync {
         true
     }
 
-    /// The same of one that this very process serves: asks nothing of the device, which would ask this process.
+    /// The same of one that this very process serves: asks nothing of the device, which would ask
+    /// this process.
     fn is_still_there(&self, _state: &StateDirectory, _entry: &Entry, device: &Path) -> bool {
         self.gives() != Gives::Device || device.exists()
     }
@@ -108,7 +110,8 @@ pub trait Kind: Sync {
         false
     }
 
-    /// Takes away what of `entry`, whose daemon has ended, is left in the kernel. What uses it gets I/O errors.
+    /// Takes away what of `entry`, whose daemon has ended, is left in the kernel. What uses it gets
+    /// I/O errors.
     ///
     /// # Errors
     /// Why the kernel refuses.
@@ -116,8 +119,8 @@ pub trait Kind: Sync {
         Ok(())
     }
 
-    /// Takes away what a dead daemon of that name has left in the state directory. Gives back the devices that
-    /// somebody still uses; they go when their users do.
+    /// Takes away what a dead daemon of that name has left in the state directory. Gives back the
+    /// devices that somebody still uses; they go when their users do.
     ///
     /// # Errors
     /// When the system refuses a step.

@@ -1,11 +1,11 @@
 //! The attach points: a module and a row of [`KINDS`] for each.
 //!
-//! A [`Kind`] is what holds for all attach points of one sort: the word for it, what the host gets, and what
-//! becomes of it when its daemon dies. A [`Point`] is one that a job asks for, with its place and its
-//! options.
+//! A [`Kind`] is what holds for all attach points of one sort: the word for it, what the host gets,
+//! and what becomes of it when its daemon dies. A [`Point`] is one that a job asks for, with its
+//! place and its options.
 //!
-//! To add one: a module with both, and its row. The command line, the state directory, `--via auto`, recovery
-//! after a killed daemon and `status` take it from there.
+//! To add one: a module with both, and its row. The command line, the state directory, `--via
+//! auto`, recovery after a killed daemon and `status` take it from there.
 
 mod fs;
 mod inherited;
@@ -31,8 +31,8 @@ use crate::life::entry::Via;
 use crate::life::state::{Entry, StateDirectory};
 use std::path::Path;
 
-/// All of them. `--via auto` takes the first that it may and that can be had; the command line lists those
-/// that need no more than their word, in this order.
+/// All of them. `--via auto` takes the first that it may and that can be had; the command line
+/// lists those that need no more than their word, in this order.
 pub const KINDS: [&dyn Kind; 8] = [
     &Ublk,
     &Nbd,

@@ -95,8 +95,8 @@ impl AttachPoint {
     /// Ends it; afterwards it does nothing any more.
     ///
     /// # Errors
-    /// [`DaemonError::Busy`] while somebody uses it, unless `force`; [`DaemonError::Unflushed`] when it
-    /// has ended, but not in order.
+    /// [`DaemonError::Busy`] while somebody uses it, unless `force`; [`DaemonError::Unflushed`]
+    /// when it has ended, but not in order.
     pub fn detach(&mut self, force: bool) -> Result<(), Error> {
         assert!(!self.is_gone, "it was detached before");
         let how = if force { Detach::Always } else { Detach::IfIdle };

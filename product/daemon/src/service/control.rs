@@ -34,9 +34,9 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a command waits while all of a map is looked through: a minute for 16 TiB.
 const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
 
-/// How long a command waits for a clean shutdown: dirty pages and the log have to reach the disk. For a
-/// daemon that is stopped too: it has the request, and heeds it when it goes on, so that whoever gave up
-/// soon would be told that nothing was done, and find it done later.
+/// How long a command waits for a clean shutdown: dirty pages and the log have to reach the disk.
+/// For a daemon that is stopped too: it has the request, and heeds it when it goes on, so that
+/// whoever gave up soon would be told that nothing was done, and find it done later.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(300);
 
 const _: () = assert!(PATIENCE.as_secs() < SEARCH_PATIENCE.as_secs());
@@ -120,12 +120,12 @@ pub enum Reply {
     Failed(Report),
 }
 
-/// Sends `request` to the daemon of `entry` and waits for its answer. One that becomes another program
-/// hears nobody for a moment.
+/// Sends `request` to the daemon of `entry` and waits for its answer. One that becomes another
+/// program hears nobody for a moment.
 ///
 /// # Errors
-/// The daemon's own error; [`StateError::NotAttached`] when it has ended, or ends, and did not hear of
-/// the request; [`DaemonError::DaemonEnded`] when it did, and was killed;
+/// The daemon's own error; [`StateError::NotAttached`] when it has ended, or ends, and did not hear
+/// of the request; [`DaemonError::DaemonEnded`] when it did, and was killed;
 /// [`DaemonError::Ending`] or [`DaemonError::DaemonSilent`] when it does not answer in time.
 pub fn ask(state: &StateDirectory, entry: &Entry, request: &Request) -> Result<Reply, Error> {
     let patience = match request {

@@ -13,8 +13,8 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Asks the daemon of `entry` to end, and waits until it has.
 ///
 /// # Errors
-/// [`StateError::StoreDeleted`] unless `force`; [`DaemonError::Busy`] as the daemon tells it; whatever kept
-/// the volume from closing cleanly.
+/// [`StateError::StoreDeleted`] unless `force`; [`DaemonError::Busy`] as the daemon tells it;
+/// whatever kept the volume from closing cleanly.
 pub fn detach(state: &StateDirectory, entry: &Entry, force: bool) -> Result<(), Error> {
     let is_refused =
         || DaemonState::look_closely(state, entry).course(Verb::Detach) == Course::Refuse;

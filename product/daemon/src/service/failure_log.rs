@@ -1,5 +1,5 @@
-//! What fails below a volume, in its daemon's log: the first of a kind as soon as it is noticed, then a line a
-//! minute with a count, so that a bad disk cannot fill the log.
+//! What fails below a volume, in its daemon's log: the first of a kind as soon as it is noticed,
+//! then a line a minute with a count, so that a bad disk cannot fill the log.
 
 use coulter::Failures;
 use std::io;

@@ -1,4 +1,5 @@
-//! Where a volume's data begins, so that nobody takes a volume that holds something for an empty one.
+//! Where a volume's data begins, so that nobody takes a volume that holds something for an empty
+//! one.
 //!
 //! Mapped is mapped, whatever the bytes are: a volume counts as empty when nothing was ever written
 //! to it, or all of it was discarded since.
@@ -39,8 +40,8 @@ pub(crate) fn first_data(service: &dyn BlockService) -> Result<Option<u64>, Requ
     Ok(None)
 }
 
-/// Bytes from `at` on of which it is known that they are not mapped; less than there are, perhaps, but
-/// zero only if the first is or may be mapped.
+/// Bytes from `at` on of which it is known that they are not mapped; less than there are, perhaps,
+/// but zero only if the first is or may be mapped.
 fn unmapped_bytes(session: &mut dyn Session, at: u64, length: u64) -> Result<u64, RequestError> {
     let extents = ask(session, Operation::Extents, at, length)?.extents;
     let unmapped = extents.iter().take_while(|extent| !extent.mapped);

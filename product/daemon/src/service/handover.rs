@@ -1,4 +1,5 @@
-//! How a daemon becomes another version of the program without its hosts noticing more than a pause.
+//! How a daemon becomes another version of the program without its hosts noticing more than a
+//! pause.
 //!
 //! ```text
 //! old: point.hand_over()   what hosts had asked for is done; from here on their requests wait
@@ -122,8 +123,8 @@ impl Handover {
     }
 }
 
-/// Checks that `program` is one of ours and can be run at all. The daemon hears nobody meanwhile, so
-/// it neither waits nor listens for long.
+/// Checks that `program` is one of ours and can be run at all. The daemon hears nobody meanwhile,
+/// so it neither waits nor listens for long.
 ///
 /// # Errors
 /// [`DaemonError::Restart`].
@@ -167,9 +168,10 @@ fn is_readable(pipe: &impl AsFd, deadline: Instant) -> bool {
     is_ready_within(pipe, PollFlags::IN, left).unwrap_or(false)
 }
 
-/// Checks that the next program, by the words of this one, finds the store that is served now and may
-/// open it as this one was told to, whatever has failed since. A path may lead to another store by now, a copy of this one for example, which must never
-/// come below the file system that is mounted.
+/// Checks that the next program, by the words of this one, finds the store that is served now and
+/// may open it as this one was told to, whatever has failed since. A path may lead to another store
+/// by now, a copy of this one for example, which must never come below the file system that is
+/// mounted.
 ///
 /// # Errors
 /// [`DaemonError::Restart`].

@@ -1,6 +1,7 @@
 //! A daemon at work: it claims, opens, serves, answers, and ends.
 //!
-//! Purpose: [`run`] is the whole of it. Commands start one by [`launch`] and speak to it by [`control`].
+//! Purpose: [`run`] is the whole of it. Commands start one by [`launch`] and speak to it by
+//! [`control`].
 //!
 //! It does not: decide what a daemon is from outside, which is `life`'s, or know what it serves.
 //!
@@ -8,8 +9,8 @@
 //! - the loop of `serving` waits for no client: requests are read as far as they are there;
 //! - what was set up in steps is taken down in the reverse order, whichever of them failed.
 //!
-//! Contract: what a request changes is answered after it is done; an answer that its client does not
-//! take is dropped.
+//! Contract: what a request changes is answered after it is done; an answer that its client does
+//! not take is dropped.
 
 pub mod attach_point;
 pub mod control;

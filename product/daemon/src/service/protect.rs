@@ -1,8 +1,8 @@
 //! When a daemon protects itself against the shortage of memory that it might have to end.
 //!
-//! Only a device or a mount of this very host can be what the kernel writes its dirty pages to; an NBD
-//! server is left as it is. And memory is locked only where that cannot fail later: with a limit,
-//! each allocation beyond it would be refused, which is worse than being paged out.
+//! Only a device or a mount of this very host can be what the kernel writes its dirty pages to; an
+//! NBD server is left as it is. And memory is locked only where that cannot fail later: with a
+//! limit, each allocation beyond it would be refused, which is worse than being paged out.
 
 use crate::points::Point;
 use coulter_attach::harden::harden_process;

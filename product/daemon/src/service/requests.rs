@@ -1,8 +1,8 @@
 //! The control socket: clients come, say what they want in one line, and wait for the answer.
 //!
 //! # Invariants
-//! - A client that is slow to speak, or never does, keeps no other one waiting: nothing is read that
-//!   is not there yet.
+//! - A client that is slow to speak, or never does, keeps no other one waiting: nothing is read
+//!   that is not there yet.
 //! - At most [`SPEAKERS_MAX`] clients that have not spoken, each for [`PATIENCE`] and with
 //!   [`LINE_SIZE_MAX`] bytes; whoever comes above that takes the place of the one that came first.
 //! - A client has [`PATIENCE`] to take its answer, and no more in all.
@@ -110,7 +110,8 @@ impl Requests {
         Ok(Requests { listener, path: path.to_owned(), speakers: Vec::new() })
     }
 
-    /// Listens at the same path again if somebody has deleted the socket. Gives back whether it was gone.
+    /// Listens at the same path again if somebody has deleted the socket. Gives back whether it was
+    /// gone.
     ///
     /// # Errors
     /// When the socket cannot be made.

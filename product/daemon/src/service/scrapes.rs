@@ -33,8 +33,8 @@ const SCRAPERS_MAX: usize = 16;
 /// Pause after the system could not accept a scraper, for instance for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where this process answers. It serves one thing at a time, but may begin again after it failed to
-/// become another program.
+/// Where this process answers. It serves one thing at a time, but may begin again after it failed
+/// to become another program.
 static ANSWERING: OnceLock<SocketAddr> = OnceLock::new();
 
 /// Whether this process answers at `address` already.

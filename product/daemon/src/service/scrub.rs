@@ -1,7 +1,7 @@
 //! What is known of the scrubs of a store: how far the latest one is, and what it has found.
 //!
-//! It is kept in a file of the store's, so that a scrub goes on where it was when the volume is attached again, after
-//! a crash or a boot too.
+//! It is kept in a file of the store's, so that a scrub goes on where it was when the volume is
+//! attached again, after a crash or a boot too.
 //!
 //! Invariants:
 //! - The file is written to a temporary one and renamed: a reader sees all of it or none.
@@ -46,8 +46,8 @@ pub enum ScrubAction {
     Stop,
     /// Only tell.
     Tell,
-    /// Look at what the newest checkpoint lists, at its body and at the superblocks, and at no data. The latest scrub
-    /// stays what it was; one that goes on does this by itself.
+    /// Look at what the newest checkpoint lists, at its body and at the superblocks, and at no
+    /// data. The latest scrub stays what it was; one that goes on does this by itself.
     Metadata,
     /// Tell of the last [`ScrubAction::Metadata`].
     TellMetadata,
@@ -233,7 +233,8 @@ pub(crate) struct Scrubs {
 pub(crate) type Ask<'a> = &'a dyn Fn(ScrubOrder) -> Option<Scrub>;
 
 impl Scrubs {
-    /// The scrubs of the store with this UUID. A scrub that the end of its daemon interrupted is continued.
+    /// The scrubs of the store with this UUID. A scrub that the end of its daemon interrupted is
+    /// continued.
     pub(crate) fn resume(state: &StateDirectory, uuid: &str, size: u64, ask: Ask<'_>) -> Scrubs {
         assert!(!uuid.contains('/'), "the file of a scrub outside of its directory");
         let file = directory(state.path()).join(format!("{uuid}.scrub"));

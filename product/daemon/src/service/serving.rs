@@ -258,8 +258,8 @@ impl Serving {
         facts.ok_or_else(|| DaemonError::NotScrubbed { name }.into())
     }
 
-    /// A volume that can do less than before says so once in the log, as does one that answers nothing, and
-    /// when it does again. What fails is told now and then.
+    /// A volume that can do less than before says so once in the log, as does one that answers
+    /// nothing, and when it does again. What fails is told now and then.
     fn watch(&mut self) {
         self.failures.tell(&self.backing.failures(), Instant::now(), false);
         let backing = &self.backing;
@@ -324,8 +324,8 @@ impl Serving {
         self.copy_trouble = trouble;
     }
 
-    /// Whatever somebody deletes in the state directory, the volume can be found and spoken to again, and is
-    /// listed as it is.
+    /// Whatever somebody deletes in the state directory, the volume can be found and spoken to
+    /// again, and is listed as it is.
     fn stay_listed(&mut self) {
         let restored = claim::keep(&self.directory, &self.entry).and_then(|entry| {
             let socket = self.events.requests().restore()?;
@@ -412,8 +412,8 @@ impl Serving {
         }
     }
 
-    /// Before the device goes away under those who use it: what is in memory for it reaches the store, so that
-    /// file systems are as whole as their own journals can make them.
+    /// Before the device goes away under those who use it: what is in memory for it reaches the
+    /// store, so that file systems are as whole as their own journals can make them.
     fn write_out_users(&self) {
         if !points::gives_device(&self.entry) {
             return;
@@ -433,8 +433,8 @@ impl Serving {
         (now != before).then(|| CopyOrder::to(now))
     }
 
-    /// Flushes the volume, writes a checkpoint and closes the store. Gives back what is known at the
-    /// end of something that is gone then.
+    /// Flushes the volume, writes a checkpoint and closes the store. Gives back what is known at
+    /// the end of something that is gone then.
     ///
     /// # Errors
     /// What kept it from that; then the next opening replays the log.

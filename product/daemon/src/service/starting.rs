@@ -1,6 +1,7 @@
 //! The steps in which a volume comes to be served.
 //!
-//! The claim, and with it the entry and its files in the state directory, is the caller's: he takes it back.
+//! The claim, and with it the entry and its files in the state directory, is the caller's: he takes
+//! it back.
 
 use crate::backing::Backing;
 use crate::error::{Error, OpenError};
@@ -148,7 +149,8 @@ impl<'a> Starting<'a> {
         let disk = backing.service().describe();
         assert!(disk.size.is_multiple_of(BLOCK_SIZE), "hosts see whole blocks");
         self.entry.uuid = disk.identity.uuid_text();
-        // Who made the store need not have been this program, and a terminal takes control characters for orders.
+        // Who made the store need not have been this program, and a terminal takes control
+        // characters for orders.
         self.entry.label = disk.identity.label.replace(char::is_control, "\u{fffd}");
         env!("CARGO_PKG_VERSION").clone_into(&mut self.entry.version);
         self.entry.volume_size_bytes = disk.size;
@@ -261,8 +263,8 @@ fn opened(backing: &Option<Box<dyn Backing>>) -> &dyn Backing {
     backing.as_deref().expect("it was opened")
 }
 
-/// Opens what the program before has just closed. Meanwhile somebody else may have got hold of it, who
-/// will find in the state directory that it is not for him.
+/// Opens what the program before has just closed. Meanwhile somebody else may have got hold of it,
+/// who will find in the state directory that it is not for him.
 fn open_again(job: &Job) -> Result<Box<dyn Backing>, Error> {
     let limit = Instant::now() + REOPEN_PATIENCE;
     loop {

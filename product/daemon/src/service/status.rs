@@ -108,8 +108,8 @@ pub struct Meters {
     pub device_bytes: u64,
 }
 
-/// The facts of one moment about something that is no volume. What it is only its [`crate::Source`] knows,
-/// which tells it in words and as JSON.
+/// The facts of one moment about something that is no volume. What it is only its [`crate::Source`]
+/// knows, which tells it in words and as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Other {
     /// What `list --json` shows.
@@ -135,7 +135,8 @@ pub struct Told {
     pub report: Map<String, Value>,
 }
 
-/// The facts of one moment about a volume; totals run from the opening of the store. Documented in `docs/json.md`.
+/// The facts of one moment about a volume; totals run from the opening of the store. Documented in
+/// `docs/json.md`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// What `list --json` shows.
@@ -187,7 +188,8 @@ pub struct Causes {
     pub host: f64,
     /// Blocks that cleaning wrote again.
     pub cleaning: f64,
-    /// Blocks written again at their places, so that flash pages with holes were written as a whole.
+    /// Blocks written again at their places, so that flash pages with holes were written as a
+    /// whole.
     #[serde(default)]
     pub padding: f64,
     /// Headers of records.

@@ -8,8 +8,8 @@ pub(crate) struct Step<T, E> {
     pub(crate) undo: fn(&mut T) -> Result<(), E>,
 }
 
-/// Takes one step after the other. If one fails, those before it are undone, the latest first, each whatever
-/// becomes of the others; the step that failed has left nothing itself.
+/// Takes one step after the other. If one fails, those before it are undone, the latest first, each
+/// whatever becomes of the others; the step that failed has left nothing itself.
 ///
 /// # Errors
 /// That of the step; or, as more may be lost by it, the first of what could not be undone.

@@ -1,6 +1,6 @@
-//! Has the kernel tell of a block device once more when its volume is listed. udev's rule looks into
-//! the state directory for the name that belongs to a device, and makes `/dev/coulter/NAME` of it;
-//! when the device came to be, the name was not there yet.
+//! Has the kernel tell of a block device once more when its volume is listed. udev's rule looks
+//! into the state directory for the name that belongs to a device, and makes `/dev/coulter/NAME` of
+//! it; when the device came to be, the name was not there yet.
 //!
 //! A system without udev, or a process without the right, goes without.
 

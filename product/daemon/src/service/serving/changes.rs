@@ -1,4 +1,5 @@
-//! Changes that a volume goes through while hosts wait: another program, a larger store, another copy.
+//! Changes that a volume goes through while hosts wait: another program, a larger store, another
+//! copy.
 //!
 //! Here is found out whether one can be, before anything is closed; the service then does it.
 
@@ -109,7 +110,8 @@ impl Serving {
         Ok((replication, descriptor))
     }
 
-    /// Has hosts wait until the store is open again. A bucket that takes nothing delays that briefly.
+    /// Has hosts wait until the store is open again. A bucket that takes nothing delays that
+    /// briefly.
     pub(super) fn hand_over(&mut self) -> Result<OwnedFd, Error> {
         self.backing.leave(true);
         let handed = self.point.hand_over();
