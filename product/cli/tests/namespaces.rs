@@ -106,7 +106,7 @@ fn a_daemon_that_was_killed_is_known_to_be_from_everywhere() {
     }
 }
 
-/// What it serves is unmounted, and not cleared away as if it were dead.
+/// Its file system is not cleared away as if it were dead.
 #[test]
 fn a_file_system_of_a_daemon_elsewhere_is_unmounted_in_order() {
     let Some(_right) = can_mount("a file system of a daemon elsewhere") else { return };

@@ -111,14 +111,16 @@ impl CopyOrder {
 
     /// The order that leads to this replication from any other.
     pub(crate) fn to(replication: Option<&Replication>) -> CopyOrder {
-        replication.map_or(CopyOrder::Stop, |now| CopyOrder::Keep {
+        let order = replication.map_or(CopyOrder::Stop, |now| CopyOrder::Keep {
             url: Some(now.url.to_string()),
             waits: Some(now.ack == Ack::Remote),
             every_ms: Some(u64::try_from(now.every.as_millis()).unwrap_or(1000)),
             lag_max: Some(now.lag_max),
             keep_max: Some(now.keep_max),
             reseed: false,
-        })
+        });
+        assert!(!order.only_adjusts(), "it would lead elsewhere from another replication");
+        order
     }
 }
 

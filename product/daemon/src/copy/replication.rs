@@ -177,48 +177,13 @@ impl Replication {
         path: &Path,
         device: Box<dyn Device>,
     ) -> Result<(Box<dyn Device>, Shipped), Error> {
-        let refused = |reason: String| OpenError::NotReplicated {
-            path: path.to_owned(),
-            url: self.url.to_string(),
-            reason,
-        };
-        let unusable = |error: ReplicaError| match error {
-            ReplicaError::Bucket(error) => OpenError::NoBucket {
-                path: path.to_owned(),
-                url: self.url.to_string(),
-                reason: error.to_string(),
-            },
-            error => refused(error.to_string()),
-        };
+        let refused = |reason: String| self.refused(path, reason);
         if self.cache.is_none() {
             cache::refuse_incomplete(path)?;
         }
         let is_filled = !cache::is_incomplete(path);
         self.check_place(path)?;
-        let bucket = lineage::open(&self.url, is_filled, &Briefly)
-            .map_err(|error| unusable(error.into()))?;
-        let bucket = MeteredBucket::new(bucket);
-        let meter = bucket.meter();
-        let bucket: Arc<dyn Bucket> = Arc::new(bucket);
-        let is_new = match history::record(&*bucket, &Briefly) {
-            Ok(_) => false,
-            Err(ReplicaError::NoVolume) => true,
-            Err(error) => return Err(unusable(error).into()),
-        };
-        let probed = if is_new { probe::race(&*bucket) } else { probe::sequence(&*bucket) };
-        match probed {
-            // A bucket that does not answer now is waited for later, as in every outage; a new copy
-            // needs one that does.
-            Err(probe::ProbeError::Bucket(error))
-                if !is_new
-                    && matches!(error.kind, BucketErrorKind::Busy | BucketErrorKind::Silent) => {}
-            Err(probe::ProbeError::Bucket(error)) => return Err(unusable(error.into()).into()),
-            other => other.map_err(|error| refused(error.to_string()))?,
-        }
-        let cautions = if is_new { bucket.cautions() } else { Vec::new() };
-        for caution in &cautions {
-            log::info!(url:% = self.url; "{caution}");
-        }
+        let (bucket, meter, cautions) = self.open_bucket(path, is_filled)?;
         let store = match self.cache {
             // The copy says it.
             Some(_) if !is_filled => [0; 16],
@@ -251,11 +216,63 @@ impl Replication {
             if is_first {
                 forget_unclaimed(&place, &error);
             }
-            unusable(error)
+            self.unusable(path, error)
         })?;
         assert_eq!(device.properties().size, size, "what is shipped is as large as the store");
         remember(path, Some(&self.words()));
         Ok((Box::new(device), Shipped { replica, fill: None, meter, cautions }))
+    }
+
+    /// Opens the bucket and tries it out. Gives back besides what its owner has set that harms a new
+    /// copy.
+    fn open_bucket(
+        &self,
+        path: &Path,
+        is_filled: bool,
+    ) -> Result<(Arc<dyn Bucket>, Meter, Vec<String>), Error> {
+        let bucket = lineage::open(&self.url, is_filled, &Briefly)
+            .map_err(|error| self.unusable(path, error.into()))?;
+        let bucket = MeteredBucket::new(bucket);
+        let meter = bucket.meter();
+        let bucket: Arc<dyn Bucket> = Arc::new(bucket);
+        let is_new = match history::record(&*bucket, &Briefly) {
+            Ok(_) => false,
+            Err(ReplicaError::NoVolume) => true,
+            Err(error) => return Err(self.unusable(path, error).into()),
+        };
+        let probed = if is_new { probe::race(&*bucket) } else { probe::sequence(&*bucket) };
+        match probed {
+            // A bucket that does not answer now is waited for later, as in every outage; a new copy
+            // needs one that does.
+            Err(probe::ProbeError::Bucket(error))
+                if !is_new
+                    && matches!(error.kind, BucketErrorKind::Busy | BucketErrorKind::Silent) => {}
+            Err(probe::ProbeError::Bucket(error)) => {
+                return Err(self.unusable(path, error.into()).into());
+            }
+            other => other.map_err(|error| self.refused(path, error.to_string()))?,
+        }
+        let cautions = if is_new { bucket.cautions() } else { Vec::new() };
+        for caution in &cautions {
+            log::info!(url:% = self.url; "{caution}");
+        }
+        Ok((bucket, meter, cautions))
+    }
+
+    fn refused(&self, path: &Path, reason: String) -> OpenError {
+        OpenError::NotReplicated { path: path.to_owned(), url: self.url.to_string(), reason }
+    }
+
+    /// The error of a bucket or a copy; a bucket that cannot be used is told from the rest.
+    fn unusable(&self, path: &Path, error: ReplicaError) -> OpenError {
+        match error {
+            ReplicaError::Bucket(error) => OpenError::NoBucket {
+                path: path.to_owned(),
+                url: self.url.to_string(),
+                reason: error.to_string(),
+            },
+            error => self.refused(path, error.to_string()),
+        }
     }
 
     /// That a copy which is to be made is not to lie inside of another one.

@@ -1,6 +1,6 @@
 //! What a daemon waits for: signals, and commands on its control socket.
 
-use super::requests::{Client, Requests};
+use super::requests::{Client, Requests, SPEAKERS_MAX};
 use crate::error::Error;
 use crate::service::control::Request;
 use coulter_system::raw::{EndSignal, EndSignals};
@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 /// How often the caller may look after its volume.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Most descriptors that are waited on: signals, the socket, and clients that have not said all.
+const SOURCES_MAX: usize = 2 + SPEAKERS_MAX;
 
 /// Blocks the signals that ask for a clean end, in this thread and all that it will start.
 ///
@@ -71,6 +74,7 @@ impl Events {
             let signal = PollFd::new(signals, PollFlags::IN);
             let sources = [signal].into_iter().chain(self.requests.sources());
             let mut sources: Vec<PollFd<'_>> = sources.collect();
+            assert!(sources.len() <= SOURCES_MAX, "more is waited on than there may be");
             match poll(&mut sources, Timespec::try_from(rest).ok().as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),

@@ -91,8 +91,8 @@ impl Handover {
 
     /// Becomes `program`. Comes back only if that fails.
     pub(crate) fn become_program(&self, program: &Path) -> io::Error {
-        let this = Process::current();
-        assert_eq!(self.entry.process, this, "the next program would take nothing over");
+        let this = std::process::id();
+        assert_eq!(self.entry.process.pid, this, "the next program would take nothing over");
         assert!(self.entry.device.is_some(), "only what serves is handed over");
         let passed = Passed {
             entry: self.entry.clone(),

@@ -112,6 +112,7 @@ impl Readiness {
     /// # Errors
     /// When nobody listens any more.
     pub fn tell_success(&mut self, entry: &Entry) -> Result<(), Error> {
+        assert!(entry.device.is_some(), "a daemon serves once hosts reach it");
         self.tell(&Message::Serving(Box::new(entry.clone())))
             .map_err(|source| Error::io("answer", Path::new("the command that started it"), source))
     }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Most clients that are heard at once.
-const SPEAKERS_MAX: usize = 16;
+pub(crate) const SPEAKERS_MAX: usize = 16;
 
 /// Bytes of an answer that are written at a time.
 const PIECE_SIZE: usize = 32 << 10;

@@ -161,6 +161,7 @@ impl<'a> Starting<'a> {
 
     /// Closes what nobody came to use.
     fn close(&mut self) -> Result<(), Error> {
+        assert!(self.point.is_none(), "the store is closed after its device is gone");
         let entry = std::mem::replace(self.entry, self.before.clone());
         let backing = self.backing.take().expect("it was opened");
         backing.close(&entry, Duration::ZERO).map(drop)
@@ -182,6 +183,7 @@ impl<'a> Starting<'a> {
     }
 
     fn detach(&mut self) -> Result<(), Error> {
+        assert!(self.requests.is_none(), "a daemon without a device answers no command");
         // A client that has connected meanwhile is disconnected.
         self.point = None;
         self.entry.device.clone_from(&self.before.device);
@@ -214,6 +216,7 @@ impl<'a> Starting<'a> {
     }
 
     fn unpublish(&mut self) -> Result<(), Error> {
+        assert!(self.requests.is_some(), "a daemon answers for as long as it is listed");
         device_link::remove(self.entry);
         claim::publish(self.state, &self.before)
     }
@@ -229,6 +232,7 @@ impl<'a> Starting<'a> {
     }
 
     fn answer_scrapes(&mut self) -> Result<(), Error> {
+        assert!(self.liveness.is_some(), "commands take it for a daemon that has ended");
         match self.port.take() {
             Some(port) => port.answer(self.state, self.entry),
             None => Ok(()),
