@@ -167,6 +167,14 @@ impl ReplicaFacts {
     }
 }
 
+/// A bucket that was tried out.
+struct OpenBucket {
+    bucket: Arc<dyn Bucket>,
+    meter: Meter,
+    /// Settings of its owner that harm a copy, if the copy is new.
+    cautions: Vec<String>,
+}
+
 impl Replication {
     /// Wraps the device of the store at `path`.
     ///
@@ -183,7 +191,7 @@ impl Replication {
         }
         let is_filled = !cache::is_incomplete(path);
         self.check_place(path)?;
-        let (bucket, meter, cautions) = self.open_bucket(path, is_filled)?;
+        let OpenBucket { bucket, meter, cautions } = self.open_bucket(path, is_filled)?;
         let store = match self.cache {
             // The copy says it.
             Some(_) if !is_filled => [0; 16],
@@ -223,13 +231,8 @@ impl Replication {
         Ok((Box::new(device), Shipped { replica, fill: None, meter, cautions }))
     }
 
-    /// Opens the bucket and tries it out. Gives back besides what its owner has set that harms a new
-    /// copy.
-    fn open_bucket(
-        &self,
-        path: &Path,
-        is_filled: bool,
-    ) -> Result<(Arc<dyn Bucket>, Meter, Vec<String>), Error> {
+    /// Opens the bucket and tries it out.
+    fn open_bucket(&self, path: &Path, is_filled: bool) -> Result<OpenBucket, Error> {
         let bucket = lineage::open(&self.url, is_filled, &Briefly)
             .map_err(|error| self.unusable(path, error.into()))?;
         let bucket = MeteredBucket::new(bucket);
@@ -256,7 +259,7 @@ impl Replication {
         for caution in &cautions {
             log::info!(url:% = self.url; "{caution}");
         }
-        Ok((bucket, meter, cautions))
+        Ok(OpenBucket { bucket, meter, cautions })
     }
 
     fn refused(&self, path: &Path, reason: String) -> OpenError {

@@ -15,8 +15,10 @@ use crate::copy::copying::{CopyOrder, Copying};
 use crate::copy::marks;
 use crate::copy::replication::Replication;
 use crate::error::{DaemonError, Error, OpenError};
+use crate::growth::Growth;
 use crate::job::Job;
-use crate::life::claim;
+use crate::life::claim::{self, Claim};
+use crate::life::liveness::Liveness;
 use crate::life::state::{Entry, StateDirectory};
 use crate::logging;
 use crate::points::{self, Gives};
@@ -30,7 +32,7 @@ use crate::service::serving::{End, Serving};
 use crate::service::status::Facts;
 use coulter_system::raw::EndSignals;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Serves `job` until it is told to end. `ready` is called once the device answers. Gives back what
@@ -44,34 +46,15 @@ pub fn run(
     mut job: Job,
     ready: &mut dyn FnMut(&Entry) -> Result<(), Error>,
 ) -> Result<Option<Facts>, Error> {
-    if job.point.kind().outlives(job.opening.acknowledge) {
-        return Err(DaemonError::BufferedOutlived { device: None }.into());
-    }
+    refuse_outliving(&job)?;
     // Before the first thread, so that every thread inherits the mask.
     let signals = events::take_over_signals()?;
     let protection = protect::protect(&*job.point);
     let mut resumed = Handover::passed();
     // What a command has changed since this process was started with its words.
-    let mut copying = resumed.as_ref().and_then(|handover| handover.copying.clone());
-    if resumed.is_some() {
-        job.opening.has_begun();
-    }
-    if let Some(order) = &copying {
-        job.opening.replicate = order.applied(None).unwrap_or_default();
-    }
-    let claim::Claim { mut entry, waiting, mut liveness } = match &resumed {
-        Some(Handover { entry, .. }) => {
-            let liveness = claim::hold(state, entry)?;
-            claim::Claim { entry: entry.clone(), waiting: None, liveness }
-        }
-        None => claim::claim(state, &job, &|entry| control::answers(state, entry))?,
-    };
-    // What waits is of the kind that it is; and `auto` may have found something better since.
-    let before = waiting.as_ref().or(resumed.is_some().then_some(&entry)).map(points::of);
-    let device = before.filter(|kind| kind.gives() == Gives::Device);
-    if let Some(point) = device.and_then(|kind| kind.plain()) {
-        job.point = point;
-    }
+    let mut copying = resumed.as_ref().and_then(|handover| take_up(&mut job, handover));
+    let Claim { mut entry, waiting, mut liveness } = claimed(state, &job, resumed.as_ref())?;
+    keep_point(&mut job, waiting.as_ref().or(resumed.is_some().then_some(&entry)));
     // What the command is told that waits for this.
     let mut reply = Reply::Done;
     let mut served = false;
@@ -120,31 +103,92 @@ pub fn run(
             };
         copying = handover.copying.take().or(copying);
         (before, handover.copying) = (None, copying.clone());
-        log::info!(name = entry.name, program:% = program.display(); "becoming another program");
-        if let Err(error) = liveness.restore().and_then(|()| liveness.pass_on()) {
-            log::warn!(error:%; "in other namespaces it may be taken for ended");
-        }
-        let error = handover.become_program(&program);
-        // Then this one goes on as it was.
-        job.opening.has_begun();
-        log::error!(name = entry.name, error:%; "could not become another program");
+        become_another(&mut job, &mut liveness, &handover, &program);
         (resumed, reply) = (Some(handover), Reply::Done);
     };
+    let released = give_back(state, &entry, waiting, served);
+    let result = ended.result.and_then(|facts| released.map(|()| facts));
+    tell_end(&entry, &result, served, ended.asked_by);
+    result
+}
+
+/// Refuses a device that would go on without what its daemon has acknowledged from memory.
+fn refuse_outliving(job: &Job) -> Result<(), Error> {
+    match job.point.kind().outlives(job.opening.acknowledge) {
+        true => Err(DaemonError::BufferedOutlived { device: None }.into()),
+        false => Ok(()),
+    }
+}
+
+/// Takes up the replication as it was when the program before handed over.
+fn take_up(job: &mut Job, handover: &Handover) -> Option<CopyOrder> {
+    job.opening.has_begun();
+    let order = handover.copying.clone()?;
+    job.opening.replicate = order.applied(None).unwrap_or_default();
+    Some(order)
+}
+
+/// The claim of a daemon that begins, or goes on with what was handed over.
+fn claimed(state: &StateDirectory, job: &Job, resumed: Option<&Handover>) -> Result<Claim, Error> {
+    match resumed {
+        Some(Handover { entry, .. }) => {
+            let liveness = claim::hold(state, entry)?;
+            Ok(Claim { entry: entry.clone(), waiting: None, liveness })
+        }
+        None => claim::claim(state, job, &|entry| control::answers(state, entry)),
+    }
+}
+
+/// A device that is there already stays of its kind; `auto` may have found something better since.
+fn keep_point(job: &mut Job, before: Option<&Entry>) {
+    let kind = before.map(points::of).filter(|kind| kind.gives() == Gives::Device);
+    if let Some(point) = kind.and_then(|kind| kind.plain()) {
+        job.point = point;
+    }
+}
+
+/// Becomes another program. Comes back if that fails: then this one goes on as it was.
+fn become_another(job: &mut Job, liveness: &mut Liveness, handover: &Handover, program: &Path) {
+    let name = &handover.entry.name;
+    log::info!(name, program:% = program.display(); "becoming another program");
+    if let Err(error) = liveness.restore().and_then(|()| liveness.pass_on()) {
+        log::warn!(error:%; "in other namespaces it may be taken for ended");
+    }
+    let error = handover.become_program(program);
+    job.opening.has_begun();
+    log::error!(name, error:%; "could not become another program");
+}
+
+/// Gives back the name and what is left of the device. `waiting` is the entry of the daemon before.
+fn give_back(
+    state: &StateDirectory,
+    entry: &Entry,
+    waiting: Option<Entry>,
+    served: bool,
+) -> Result<(), Error> {
     if !served {
         // What was handed over, and cannot go on, is dead; so is what could not be made whole.
-        if let Err(error) = points::of(&entry).release_leftovers(state, &entry.name) {
+        if let Err(error) = points::of(entry).release_leftovers(state, &entry.name) {
             log::error!(error:%; "cannot clear away the device");
         }
     }
-    let released = match waiting {
+    match waiting {
         // It goes on waiting, for another attempt.
         Some(waiting) if !served => claim::publish(state, &waiting),
         // Its users would else not be told whose mount it is that is dead.
-        _ if served && points::of(&entry).covers_a_directory(&entry) => Ok(()),
-        _ => claim::release(state, &entry),
-    };
-    let result = ended.result.and_then(|facts| released.map(|()| facts));
-    match &result {
+        _ if served && points::of(entry).covers_a_directory(entry) => Ok(()),
+        _ => claim::release(state, entry),
+    }
+}
+
+/// Tells the log and the client that asked for it how it ended.
+fn tell_end(
+    entry: &Entry,
+    result: &Result<Option<Facts>, Error>,
+    served: bool,
+    asked_by: Option<Client>,
+) {
+    match result {
         Ok(_) => {
             log::info!(name = entry.name; "ended cleanly");
             logging::remove_if_uneventful();
@@ -153,10 +197,9 @@ pub fn run(
         Err(error) if served => log::error!(name = entry.name, error:% = error; "ended"),
         Err(_) => {}
     }
-    if let Some(client) = ended.asked_by {
+    if let Some(client) = asked_by {
         client.answer(&result.as_ref().map_or_else(|e| Reply::Failed(e.report()), |_| Reply::Done));
     }
-    result
 }
 
 /// After what time a copy that cannot be used is tried again.
@@ -225,17 +268,7 @@ fn serve(
     };
     let end = match ready(entry) {
         Ok(()) => {
-            log::info!(
-                name = entry.name,
-                store:% = entry.store.display(),
-                device = entry.device.as_deref().unwrap_or_default(),
-                pid = entry.process.pid;
-                "serving"
-            );
-            if let Some(client) = waiting {
-                client.answer(&reply);
-            }
-            notify(&format!("READY=1\nSTATUS=serving {}", entry.name));
+            tell_ready(entry, waiting, &reply);
             serving.answer_until_told_to_end(signals)
         }
         Err(error) => End::Over(Err(error), waiting),
@@ -248,38 +281,16 @@ fn serve(
         }
         End::Grow { growth, descriptor, client } => {
             let copying = serving.changed_copying(job.opening.replicate.as_ref());
-            let ended = serving.end();
-            let grown = ended.and_then(|_| job.source.grow(growth));
-            let reply = grown.map_or_else(
-                |error| {
-                    log::error!(error:%; "the store does not grow");
-                    Reply::Failed(error.report())
-                },
-                Reply::Grown,
-            );
+            let reply = grow(job, growth, serving);
             let handover = handover_of(entry, descriptor, client);
             Turn::Grown { handover: Handover { copying, ..handover }, reply }
         }
         End::Copy { replication, descriptor, client } => {
             let changed = serving.changed_copying(job.opening.replicate.as_ref());
-            let ended = serving.end();
-            let url_of = |replication: &Replication| replication.url.to_string();
-            let copying = Copying {
-                url: replication.as_ref().map(url_of),
-                url_before: job.opening.replicate.as_ref().map(url_of),
-                behind: match ended {
-                    Ok(_) => None,
-                    Err(Error::Open(OpenError::CopyBehind { reason, .. })) => Some(reason),
-                    // What is not closed in order is replayed by the next opening.
-                    Err(error) => {
-                        log::error!(error:%; "the store could not be closed");
-                        Some(error.to_string())
-                    }
-                },
-            };
+            let reply = Reply::Copying(copied(job, replication.as_ref(), serving));
             let handover = handover_of(entry, descriptor, client);
             let handover = Handover { copying: changed, ..handover };
-            Turn::Copying { handover, reply: Reply::Copying(copying), replication }
+            Turn::Copying { handover, reply, replication }
         }
         End::Restart { program, descriptor, client } => {
             notify("RELOADING=1");
@@ -291,6 +302,53 @@ fn serve(
             let handover = handover_of(entry, descriptor, client);
             Turn::Restart { handover: Handover { copying, ..handover }, program }
         }
+    }
+}
+
+/// Tells the log, the client that waits and the service manager that it serves.
+fn tell_ready(entry: &Entry, waiting: Option<Client>, reply: &Reply) {
+    log::info!(
+        name = entry.name,
+        store:% = entry.store.display(),
+        device = entry.device.as_deref().unwrap_or_default(),
+        pid = entry.process.pid;
+        "serving"
+    );
+    if let Some(client) = waiting {
+        client.answer(reply);
+    }
+    notify(&format!("READY=1\nSTATUS=serving {}", entry.name));
+}
+
+/// Closes the store and lets it grow; the answer to the command.
+fn grow(job: &Job, growth: Growth, serving: Serving) -> Reply {
+    let ended = serving.end();
+    let grown = ended.and_then(|_| job.source.grow(growth));
+    grown.map_or_else(
+        |error| {
+            log::error!(error:%; "the store does not grow");
+            Reply::Failed(error.report())
+        },
+        Reply::Grown,
+    )
+}
+
+/// Closes the store, which is to be replicated in another way from then on; the answer to the command.
+fn copied(job: &Job, replication: Option<&Replication>, serving: Serving) -> Copying {
+    let ended = serving.end();
+    let url_of = |replication: &Replication| replication.url.to_string();
+    Copying {
+        url: replication.map(url_of),
+        url_before: job.opening.replicate.as_ref().map(url_of),
+        behind: match ended {
+            Ok(_) => None,
+            Err(Error::Open(OpenError::CopyBehind { reason, .. })) => Some(reason),
+            // What is not closed in order is replayed by the next opening.
+            Err(error) => {
+                log::error!(error:%; "the store could not be closed");
+                Some(error.to_string())
+            }
+        },
     }
 }
 

@@ -20,7 +20,7 @@ use crate::service::events::{Event, Events};
 use crate::service::failure_log::FailureLog;
 use crate::service::first_data;
 use crate::service::requests::Client;
-use crate::service::scrub::{ScrubAction, ScrubFacts, Scrubs};
+use crate::service::scrub::{ScrubAction, Scrubs};
 use crate::service::starting;
 use crate::service::status::{Facts, overlay_facts};
 use crate::setting::{self, Setting, Settings};
@@ -182,11 +182,7 @@ impl Serving {
                 },
                 Ok(Event::Request(Request::FirstData, client)) => self.search(client),
                 Ok(Event::Request(Request::Scrub { action }, client)) => {
-                    let scrubbed = self.scrub(action);
-                    client.answer(&scrubbed.map_or_else(
-                        |error| Reply::Failed(error.report()),
-                        |facts| Reply::Scrub(Box::new(facts)),
-                    ));
+                    client.answer(&self.scrub(action));
                 }
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
                 Ok(Event::Heartbeat) if self.point.has_ended() => {
@@ -252,10 +248,15 @@ impl Serving {
         Ok(settings)
     }
 
-    fn scrub(&mut self, action: ScrubAction) -> Result<ScrubFacts, Error> {
-        let (name, backing) = (self.entry.name.clone(), &self.backing);
-        let facts = self.scrubs.act(action, &|order| backing.scrub(order));
-        facts.ok_or_else(|| DaemonError::NotScrubbed { name }.into())
+    fn scrub(&mut self, action: ScrubAction) -> Reply {
+        let backing = &self.backing;
+        match self.scrubs.act(action, &|order| backing.scrub(order)) {
+            Some(facts) => Reply::Scrub(Box::new(facts)),
+            None => {
+                let name = self.entry.name.clone();
+                Reply::Failed(DaemonError::NotScrubbed { name }.report())
+            }
+        }
     }
 
     /// A volume that can do less than before says so once in the log, as does one that answers

@@ -398,6 +398,86 @@ fn write_replica(f: &mut fmt::Formatter<'_>, replica: &ReplicaFacts) -> fmt::Res
     Ok(())
 }
 
+impl Status {
+    /// The lines about writes and space.
+    fn write_work(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |group, counter| self.number(&[group, counter]);
+        let causes = self.write_amplification_by_cause;
+        writeln!(
+            f,
+            "  written    {} by the host, WAF {:.2}: cleaning {:.3}, {}headers {:.4}, \
+             map {:.4}, checkpoints {:.4}",
+            Size(number("written", "host_bytes")),
+            self.write_amplification,
+            causes.cleaning,
+            if causes.padding > 0.0 {
+                format!("padding {:.3}, ", causes.padding)
+            } else {
+                String::new()
+            },
+            causes.headers,
+            causes.map,
+            causes.checkpoints
+        )?;
+        let (empty, segment) =
+            (number("space", "segments_empty"), number("space", "segment_size_bytes"));
+        writeln!(
+            f,
+            "  space      {} in use, {empty} of {} segments empty ({}), {} cleaned",
+            Size(number("space", "valid_bytes")),
+            number("space", "segments_total"),
+            Size(empty * segment),
+            number("space", "segments_cleaned"),
+        )?;
+        self.write_limits(f)?;
+        writeln!(
+            f,
+            "  map        {} of {} memory, {} lookups hit, {} missed",
+            Size(number("map", "memory_bytes")),
+            Size(number("map", "memory_limit_bytes")),
+            number("map", "hits"),
+            number("map", "misses")
+        )?;
+        if number("read_cache", "memory_bytes") > 0 {
+            writeln!(
+                f,
+                "  reads      {} hits in the read cache ({} of memory), {} misses",
+                number("read_cache", "hits"),
+                Size(number("read_cache", "memory_bytes")),
+                number("read_cache", "misses")
+            )?;
+        }
+        writeln!(
+            f,
+            "  log        {} flushes by hosts, {} of the device, {} checkpoints, {} damaged blocks",
+            number("log", "flushes_answered"),
+            number("log", "device_flushes"),
+            number("log", "checkpoints"),
+            number("log", "corrupt_blocks"),
+        )?;
+        Ok(())
+    }
+
+    /// The lines about limits of space, and about what is written anew.
+    fn write_limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |group, counter| self.number(&[group, counter]);
+        let limit = number("space", "charged_limit_bytes");
+        if limit > 0 {
+            let used = Size(number("space", "charged_bytes"));
+            writeln!(f, "  capacity   {used} of {} in use, map pages included", Size(limit))?;
+            let touched = Size(number("space", "touched_bytes"));
+            let limit = Size(number("space", "touched_limit_bytes"));
+            writeln!(f, "  touched    {touched} of {limit} of addresses, in stretches of 1 GiB")?;
+        }
+        let position = number("cleaning", "defrag_position_bytes");
+        if (1..self.entry.volume_size_bytes).contains(&position) {
+            let moved = Size(number("cleaning", "defragmented_bytes"));
+            writeln!(f, "  defrag     at {} of the volume, {moved} moved", Size(position))?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Entry { name, store, device, via, process, volume_size_bytes, .. } = &self.entry;
@@ -441,72 +521,7 @@ impl fmt::Display for Status {
         if let Some(words) = &self.left_copy {
             writeln!(f, "  copy       does not follow the store: attach it with {words}")?;
         }
-        let number = |group, counter| self.number(&[group, counter]);
-        let causes = self.write_amplification_by_cause;
-        writeln!(
-            f,
-            "  written    {} by the host, WAF {:.2}: cleaning {:.3}, {}headers {:.4}, \
-             map {:.4}, checkpoints {:.4}",
-            Size(number("written", "host_bytes")),
-            self.write_amplification,
-            causes.cleaning,
-            if causes.padding > 0.0 {
-                format!("padding {:.3}, ", causes.padding)
-            } else {
-                String::new()
-            },
-            causes.headers,
-            causes.map,
-            causes.checkpoints
-        )?;
-        let (empty, segment) =
-            (number("space", "segments_empty"), number("space", "segment_size_bytes"));
-        writeln!(
-            f,
-            "  space      {} in use, {empty} of {} segments empty ({}), {} cleaned",
-            Size(number("space", "valid_bytes")),
-            number("space", "segments_total"),
-            Size(empty * segment),
-            number("space", "segments_cleaned"),
-        )?;
-        let limit = number("space", "charged_limit_bytes");
-        if limit > 0 {
-            let used = Size(number("space", "charged_bytes"));
-            writeln!(f, "  capacity   {used} of {} in use, map pages included", Size(limit))?;
-            let touched = Size(number("space", "touched_bytes"));
-            let limit = Size(number("space", "touched_limit_bytes"));
-            writeln!(f, "  touched    {touched} of {limit} of addresses, in stretches of 1 GiB")?;
-        }
-        let position = number("cleaning", "defrag_position_bytes");
-        if (1..*volume_size_bytes).contains(&position) {
-            let moved = Size(number("cleaning", "defragmented_bytes"));
-            writeln!(f, "  defrag     at {} of the volume, {moved} moved", Size(position))?;
-        }
-        writeln!(
-            f,
-            "  map        {} of {} memory, {} lookups hit, {} missed",
-            Size(number("map", "memory_bytes")),
-            Size(number("map", "memory_limit_bytes")),
-            number("map", "hits"),
-            number("map", "misses")
-        )?;
-        if number("read_cache", "memory_bytes") > 0 {
-            writeln!(
-                f,
-                "  reads      {} hits in the read cache ({} of memory), {} misses",
-                number("read_cache", "hits"),
-                Size(number("read_cache", "memory_bytes")),
-                number("read_cache", "misses")
-            )?;
-        }
-        writeln!(
-            f,
-            "  log        {} flushes by hosts, {} of the device, {} checkpoints, {} damaged blocks",
-            number("log", "flushes_answered"),
-            number("log", "device_flushes"),
-            number("log", "checkpoints"),
-            number("log", "corrupt_blocks"),
-        )?;
+        self.write_work(f)?;
         self.write_waiting(f)?;
         let latencies = ["read", "write", "flush"].map(|kind| self.latency(kind)).join(", ");
         write!(f, "  latency    {latencies} (p50 / p99 / max)")?;
