@@ -179,8 +179,9 @@ fn others(state: &StateDirectory, store: &Path, is_one: bool) -> Result<Others, 
             Course::ClearAway => others.ended.push(entry),
             Course::TakeOver => _ = others.waiting.get_or_insert(entry),
             Course::PassOver => {}
-            Course::Await | Course::Refuse | Course::Ask | Course::Show | Course::TellKilled => {
-                _ = others.rival.get_or_insert(entry)
+            Course::Await | Course::Refuse => _ = others.rival.get_or_insert(entry),
+            course @ (Course::Ask | Course::Show | Course::TellKilled) => {
+                unreachable!("{course:?} is no course of an attach")
             }
         }
     }
