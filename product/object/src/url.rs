@@ -179,11 +179,15 @@ impl Url {
         match self {
             Url::Directory(path) => {
                 if create
-                    && !path.is_dir()
+                    && !path.exists()
                     && let Err(error) = coulter_system::private::create_directory(path)
                 {
                     let message = format!("{}: {}", path.display(), in_words(&error));
-                    return Err(BucketError::new(BucketErrorKind::NoBucket, message));
+                    let kind = match error.kind() {
+                        std::io::ErrorKind::PermissionDenied => BucketErrorKind::Denied,
+                        _ => BucketErrorKind::NoBucket,
+                    };
+                    return Err(BucketError::new(kind, message));
                 }
                 Ok(Arc::new(DirectoryBucket::open(path)?))
             }
