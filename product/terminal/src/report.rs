@@ -91,9 +91,15 @@ pub fn help_on(error: &io::Error, path: &Path) -> Option<String> {
              or may only grow (`a`)",
             crate::word(path)
         )),
-        libc::EACCES | libc::EPERM => {
-            Some(format!("check the permissions of {}, or run as root", path.display()))
-        }
+        libc::EACCES | libc::EPERM => Some(match directory_to_make_in(path) {
+            Some(directory) => format!(
+                "check the permissions of the directory {}, or run as root",
+                directory.display()
+            ),
+            None => format!("check the permissions of {}, or run as root", path.display()),
+        }),
+        libc::EISDIR => Some("name a file: a path that ends with a slash is a directory".to_owned()),
+        libc::ENOTDIR => Some("check the path: a part of it is a file, no directory".to_owned()),
         libc::ENOSPC | libc::EDQUOT => Some("free space on the file system below it".to_owned()),
         libc::EFBIG => Some(
             "raise the limit on the size of files (`ulimit -f`, LimitFSIZE= of a unit), or use a file \
@@ -108,6 +114,13 @@ pub fn help_on(error: &io::Error, path: &Path) -> Option<String> {
         libc::EBUSY => Some("something else uses it; unmount or detach it first".to_owned()),
         _ => None,
     }
+}
+
+/// The directory that `path` is to be made in: nothing is there yet.
+fn directory_to_make_in(path: &Path) -> Option<&Path> {
+    let is_missing = path.symlink_metadata().is_err_and(|it| it.kind() == io::ErrorKind::NotFound);
+    let parent = path.parent().filter(|_| is_missing)?;
+    Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
 }
 
 /// The directory that `path` should be in, if that is not there.
@@ -127,6 +140,18 @@ mod tests {
         let help = |path: &str| help_on(&error, Path::new(path)).expect("there is advice");
         assert!(help("/proc/no/such/file").contains("`mkdir -p /proc/no/such`"));
         assert_eq!(["/proc/none", "none"].map(help), ["check the path", "check the path"]);
+    }
+
+    #[test]
+    fn every_refusal_of_a_path_has_advice() {
+        let help = |code: i32, path: &str| {
+            help_on(&io::Error::from_raw_os_error(code), Path::new(path)).expect("there is advice")
+        };
+        assert!(help(libc::EISDIR, "new/").contains("name a file"));
+        assert!(help(libc::ENOTDIR, "a.img/b").contains("check the path"));
+        assert_eq!(directory_to_make_in(Path::new("/proc/none")), Some(Path::new("/proc")));
+        assert_eq!(directory_to_make_in(Path::new("none")), Some(Path::new(".")));
+        assert_eq!(directory_to_make_in(Path::new("/proc/self")), None);
     }
 
     #[test]
