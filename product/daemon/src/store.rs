@@ -383,16 +383,15 @@ impl Backing for OpenStore {
 
 /// Why the library did not open the store at `path`; of what is no store with what it is instead.
 pub fn refused(path: PathBuf, kind: &OpenErrorKind) -> OpenError {
-    let reason = kind.to_string();
     if !matches!(kind, OpenErrorKind::NotAStore) {
-        return OpenError::Refused { path, reason };
+        return OpenError::Refused { path, reason: kind.to_string() };
     }
     if matches!(is_blank(&path), Ok(true)) {
         return OpenError::Blank { path };
     }
     match what_it_holds(&path) {
         Ok(Some(what)) => OpenError::HoldsOther { path, what },
-        Ok(None) | Err(_) => OpenError::Refused { path, reason },
+        Ok(None) | Err(_) => OpenError::NotKnown { path },
     }
 }
 

@@ -121,11 +121,14 @@ coulter_terminal::reports! {
         /// The replication of a volume cannot be changed while it is attached.
         NotCopied { name: String, reason: String } =>
             fault("cannot change how '{name}' is replicated")
-            .why("{reason}");
+            .why("{reason}")
+            .help("'{name}' goes on as before; `coulter replicate {name} URL` replicates it to \
+                another place");
         /// A daemon cannot become another program.
         Restart { name: String, reason: String } =>
-            fault("cannot restart '{name}'")
-            .why("{reason}");
+            fault("cannot upgrade '{name}'")
+            .why("{reason}")
+            .help("'{name}' goes on with the program that it has; mend that, and try again");
         /// A device would outlive a daemon that acknowledges from memory: the named one, which
         /// waits for a daemon, or one that was asked for.
         BufferedOutlived { device: Option<String> } =>

@@ -49,6 +49,12 @@ coulter_terminal::reports! {
             .why("there is no store here: it holds {what}")
             .help("check that the path is right; if a store was here and was overwritten, restore \
                 it from a backup");
+        /// There is no store in a file or on a disk, and no sign of anything else.
+        NotKnown { path: PathBuf } =>
+            fault("cannot open {}", path.display())
+            .why("there is no store here, or its superblocks were overwritten")
+            .help("check that the path is right, and do not format it with `coulter create` if it \
+                may have been a store");
         /// Neither a file nor a disk.
         NoStorePath { path: PathBuf } =>
             usage("cannot open {}", path.display())
@@ -71,8 +77,9 @@ coulter_terminal::reports! {
         NotReplicated { path: PathBuf, url: String, reason: String } =>
             fault("cannot replicate {} to {url}", path.display())
             .why("{reason}")
-            .help("`coulter restore` brings the copy here; if this store is the one that counts, \
-                `--reseed` ships it anew");
+            .help("`coulter replica status {0}` shows what is there: if that is another store's, \
+                name another URL; else `coulter restore {0} FILE` brings it here, and `--reseed` \
+                gives it up for this store", terminal::quoted(url));
         /// A file that is, or would be, the cache of a copy's volume cannot be.
         NotCached { path: PathBuf, url: String, reason: String, help: &'static str } =>
             fault("cannot attach {url} with the cache {}", path.display())
@@ -98,8 +105,11 @@ coulter_terminal::reports! {
         NoBucket { path: PathBuf, url: String, reason: String } =>
             fault("cannot replicate {} to {url}", path.display())
             .why("{reason}")
-            .help("check the URL and the access to it; the last directory of a `file://` URL is \
-                made");
+            .help("{}", match url.starts_with("file://") {
+                true => "check the URL and the permissions there; its last directory is made",
+                false => "check the URL, the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) \
+                    and the service's address (AWS_ENDPOINT_URL, AWS_REGION)",
+            });
         /// A store was closed in order, and its copy could not be brought up to date.
         CopyBehind { path: PathBuf, url: String, reason: String } =>
             fault("the copy of {} at {url} is behind", path.display())
