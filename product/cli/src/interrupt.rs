@@ -3,8 +3,8 @@
 use crate::error::{CliError, SystemError};
 use coulter_system::raw::EndSignals;
 use std::process::{Child, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a wait looks at the flag.
@@ -82,17 +82,68 @@ impl Interrupt {
     }
 }
 
-/// From now on TERM, INT and HUP end the process with words about what stays behind. For work
-/// that may be cut off anywhere; to be called as [`Interrupt::take_over`].
-///
-/// # Errors
-/// When the system refuses.
-pub(crate) fn end_with_words(words: String) -> Result<(), CliError> {
-    on_each(move || {
-        let report = CliError::from(SystemError::Interrupted).report().help(words.as_str());
-        coulter_terminal::print_error(&report);
-        std::process::exit(report.exit_code.into())
-    })
+/// Why an end leaves what it leaves, and what to do then: told to a person who interrupts a command that
+/// may be cut off anywhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Left {
+    /// None while a signal is not heeded.
+    words: Arc<Mutex<Option<(String, String)>>>,
+}
+
+impl Left {
+    /// From now on TERM, INT and HUP end the process with words. To be called as [`Interrupt::take_over`].
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn take_over(why: String, help: String) -> Result<Left, CliError> {
+        let words = Arc::new(Mutex::new(Some((why, help))));
+        let left = Left { words: Arc::clone(&words) };
+        on_each(move || {
+            // Held until the process has ended: it does not enter its next step.
+            let words = words.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((why, help)) = &*words else { return };
+            let report = CliError::from(SystemError::Interrupted)
+                .report()
+                .why(why.as_str())
+                .help(help.as_str());
+            coulter_terminal::print_error(&report);
+            std::process::exit(report.exit_code.into())
+        })?;
+        Ok(left)
+    }
+
+    /// The words of the next step.
+    pub(crate) fn is_now(&self, why: String, help: String) {
+        self.set(Some((why, help)));
+    }
+
+    /// The last steps are short, and come to their end.
+    pub(crate) fn is_heeded_no_more(&self) {
+        self.set(None);
+    }
+
+    fn set(&self, words: Option<(String, String)>) {
+        *self.words.lock().unwrap_or_else(PoisonError::into_inner) = words;
+    }
+
+    /// The words while the daemon of `name` does something, as "end", which it does to the end without
+    /// the command that asked for it.
+    pub(crate) fn is_asked_of(&self, name: &str, what: &str) {
+        let (why, help) = asked_of(name, what);
+        self.is_now(why, help);
+    }
+}
+
+/// See [`Left::is_asked_of`].
+pub(crate) fn asked_of(name: &str, what: &str) -> (String, String) {
+    (
+        format!(
+            "the daemon of '{name}' was told to {what}, and does so by itself once it has heard"
+        ),
+        format!(
+            "`coulter list` shows '{name}'; if nothing comes of it, run the same command again"
+        ),
+    )
 }
 
 /// Has a thread of its own do something at each TERM, INT and HUP.

@@ -2,6 +2,7 @@
 
 use super::umount::{check_only_there, leave_it};
 use crate::error::{CliError, DaemonError, Error, StateError};
+use crate::interrupt::Left;
 use crate::terminal;
 use clap::Args;
 use coulter_daemon::attach_point;
@@ -51,7 +52,10 @@ impl Detach {
                 }
                 let overlay = entry.directory().filter(|_| points::is_overlay(&entry));
                 leave_it();
+                let why = format!("'{}' is attached as before", entry.name);
+                let left = Left::take_over(why, "run the same command again".to_owned())?;
                 let is_told = overlay.is_some_and(super::overlay::before_unmount);
+                left.is_asked_of(&entry.name, "end");
                 match detach(state, &entry, self.force) {
                     // It ended while it was asked: in order, or because it was killed.
                     Err(not_attached @ Error::State(StateError::NotAttached { .. })) => {

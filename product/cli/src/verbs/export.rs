@@ -52,6 +52,8 @@ struct Exported<'a> {
 
 impl Export {
     pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
+        // Before the volume's thread is started.
+        let interrupt = Interrupt::take_over()?;
         let path = store::find(&self.path, state)?;
         let device = store::open_device(&path, true)
             .map_err(|error| store::naming_volume(error, &path, state))?;
@@ -60,7 +62,6 @@ impl Export {
         let volume = Volume::open(device, options)
             .map_err(|error| store::refused(path.clone(), &error.kind))?;
         let size = volume.size();
-        let interrupt = Interrupt::take_over()?;
         let mut image = Image::make(&self.image, &path, size, self.force, interrupt)?;
         let mapped = contents::take_out(&volume, &path, &mut image)?;
         image.keep()?;

@@ -2,6 +2,7 @@
 
 use super::restore::CopyName;
 use crate::error::{CliError, Error, StateError};
+use crate::interrupt::Left;
 use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::detach::detach;
@@ -31,6 +32,7 @@ pub(crate) struct Move {
 
 impl Move {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let left = Left::take_over("nothing was done yet".to_owned(), "run it again".to_owned())?;
         let path = crate::store::find(&self.path, Some(state))?;
         let entry = match state.find(&path.to_string_lossy()) {
             Ok(entry) => Some(entry),
@@ -39,6 +41,13 @@ impl Move {
         };
         // A volume that cannot be moved stays attached.
         moving::check(&path, &self.copy.url, entry.as_ref().map(|entry| entry.name.as_str()))?;
+        let url = &self.copy.url;
+        let help = format!(
+            "the same command hands it over; `coulter attach {} --replicate {url}` goes on here",
+            terminal::word(&path)
+        );
+        let why = "it may be detached by now, and is this host's yet".to_owned();
+        left.is_now(why, help);
         if let Some(entry) = &entry {
             detach(state, entry, false)?;
         }

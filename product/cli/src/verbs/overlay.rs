@@ -17,6 +17,7 @@ use crate::store;
 use crate::terminal;
 use crate::verbs::create::Shape;
 use crate::verbs::fs::{PREDECESSOR_PATIENCE, PREDECESSOR_PAUSE, told, told_with_help};
+use crate::verbs::umount::mounted_yet;
 use clap::{Args, Subcommand, ValueEnum};
 use coulter::{LocalVolume, OpenOptions};
 use coulter_daemon::points;
@@ -25,14 +26,14 @@ use coulter_daemon::setting::{self, Setting};
 use coulter_daemon::state::{Entry, StateDirectory, name_of_store};
 use coulter_format::BLOCK_SIZE;
 use coulter_fuse::files::overlay;
-use coulter_overlay::{Directory, Lower, Remap, SettleWhen};
+use coulter_overlay::{Directory, Lower, Remap};
 use coulter_system::dead_mounts;
 use coulter_system::mounts::{self, Mount};
 use coulter_terminal::Size;
 use detaching::Detach;
 use hidden::{Hidden, Noted};
 use orphans::{AdoptOrphan, ListOrphans};
-pub(crate) use settling::{settle_all, settle_or_tell};
+pub(crate) use settling::{before_unmount, settle_all, settle_or_tell, tell_of_store};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -197,7 +198,11 @@ impl Overlay {
         answering::check(&state()?, self.directory())?;
         match (&self.verb, &self.attach) {
             (Some(OverlayVerb::Status(status)), _) => status.run(),
-            (Some(OverlayVerb::Settle(settle)), _) => settle_or_tell(&served(&settle.directory)?),
+            (Some(OverlayVerb::Settle(settle)), _) => {
+                let directory = served(&settle.directory)?;
+                let _left = mounted_yet(&directory)?;
+                settle_or_tell(&directory)
+            }
             (Some(OverlayVerb::Check(check)), _) => check.run(),
             (Some(OverlayVerb::ListOrphans(list)), _) => list.run(),
             (Some(OverlayVerb::AdoptOrphan(adopt)), _) => adopt.run(),
@@ -562,29 +567,6 @@ fn served(directory: &Path) -> Result<PathBuf, CliError> {
 
 fn report(directory: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(&overlay::report(directory).ok()?).ok()
-}
-
-/// Brings home what an overlay over `directory` brings home when it is unmounted, so that it is seen. What
-/// cannot come home stays in the store. Whether it is an overlay.
-pub(super) fn before_unmount(directory: &Path) -> bool {
-    let Some(report) = report(directory) else { return false };
-    if report["settle"] == SettleWhen::Unmount.word()
-        && let Err(error) = settle_or_tell(directory)
-    {
-        terminal::note(&format!("blocks stay in the store: {error}"));
-    }
-    true
-}
-
-/// Says that the store of an overlay that was unmounted is there, and what takes it away.
-pub(super) fn tell_of_store(directory: &Path) {
-    if let Ok(Some(store)) = Hidden::of(directory).store() {
-        terminal::note(&format!(
-            "its store stays, {}; `coulter overlay detach {}` takes it away",
-            terminal::path(&store),
-            terminal::word(directory)
-        ));
-    }
 }
 
 /// Whether it is a mount of ours whose daemon was killed.

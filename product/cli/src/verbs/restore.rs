@@ -2,7 +2,7 @@
 
 use crate::audibly::{self, Audibly};
 use crate::error::{CliError, CopyError};
-use crate::interrupt;
+use crate::interrupt::Left;
 use crate::room;
 use crate::terminal::{self, BOLD};
 use clap::Args;
@@ -178,11 +178,9 @@ impl Restore {
             return Err(CopyError::FileExists { path: self.file.clone() }.into());
         }
         let part = &part_of(&self.file);
-        let words = format!(
-            "if {} is there, the same command goes on from it; else it begins anew",
-            terminal::path(part)
-        );
-        interrupt::end_with_words(words)?;
+        let why =
+            format!("what was fetched by now is in {}, if that is there", terminal::path(part));
+        Left::take_over(why, "the same command goes on from there, or begins anew".to_owned())?;
         let bucket = self.copy.open()?;
         let failed = |error| self.copy.failed("restore", error);
         if self.take_over {

@@ -3,6 +3,8 @@
 use crate::answering;
 use crate::error::{CliError, DaemonError, DoorError, Error, MountError, StateError};
 use crate::file_system;
+use crate::interrupt::Left;
+use crate::terminal;
 use crate::verbs::list::mount_points;
 use clap::Args;
 use coulter_daemon::attach_point;
@@ -45,6 +47,7 @@ impl Umount {
         answering::check(state, &self.directory)?;
         let directory = self.mount_point(state)?;
         leave_it();
+        let left = mounted_yet(&directory)?;
         let proc_failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         let mount = mounts::mount_at(&directory).map_err(proc_failed)?;
         if let Some(entry) = fs_entry(state, &directory)? {
@@ -52,6 +55,7 @@ impl Umount {
                 check_only_there(&directory)?;
             }
             let is_overlay = super::overlay::before_unmount(&directory);
+            left.is_asked_of(&entry.name, "unmount it and end");
             unmount_fs(state, &entry)?;
             if is_overlay {
                 super::overlay::tell_of_store(&directory);
@@ -81,7 +85,19 @@ impl Umount {
             let (name, store) = (entry.name.clone(), entry.store.clone());
             return Err(DaemonError::WaitsMounted { name, store, mount_point: directory }.into());
         }
+        if let Some(entry) = &entry {
+            // The kernel goes on with a call that it has begun.
+            let name = &entry.name;
+            let why = format!("'{name}' stays attached, whether it is unmounted by now or not");
+            left.is_now(
+                why,
+                format!("`coulter detach {name}` ends its daemon, once it is unmounted"),
+            );
+        }
         file_system::unmount(&directory)?;
+        if let Some(entry) = &entry {
+            left.is_asked_of(&entry.name, "end");
+        }
         let is_last = mounts::mounts_of(&mount.source).map_err(proc_failed)?.is_empty();
         match entry {
             Some(entry) if !state.is_alive(&entry) => {
@@ -94,6 +110,12 @@ impl Umount {
             _ => Ok(()),
         }
     }
+}
+
+/// From now on an interrupt says that the directory is mounted.
+pub(super) fn mounted_yet(directory: &Path) -> Result<Left, CliError> {
+    let why = format!("{} is mounted and served as before", terminal::path(directory));
+    Left::take_over(why, "run the same command again".to_owned())
 }
 
 /// Leaves the directory that the command was started in, for it may lie in what is to be unmounted.

@@ -7,6 +7,7 @@
 
 use super::{BLOCK_SIZE, open, read_block, told, told_with_help};
 use crate::error::{CliError, DoorError};
+use crate::interrupt::Left;
 use crate::terminal;
 use clap::Args;
 use coulter_check::files::{Rescue, Rescued, rescue};
@@ -14,6 +15,7 @@ use coulter_daemon::state::StateDirectory;
 use coulter_format::files::superblock::MAGIC;
 use coulter_format::files::{Inode, ROOT_INODE};
 use coulter_system::{private, seekable};
+use coulter_terminal::ProgressBar;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, chmodat, chownat, mknodat,
     utimensat,
@@ -56,6 +58,9 @@ type Read<'a> = dyn FnMut(u64) -> Result<[u8; BLOCK_SIZE], ()> + 'a;
 impl Salvage {
     pub(super) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
         let is_made = self.prepare()?;
+        let why = format!("{} has a part of the files", terminal::path(&self.directory));
+        let help = "empty it, and run the same command again".to_owned();
+        let _left = Left::take_over(why, help)?;
         self.salvage(state).inspect_err(|_| {
             if is_made {
                 // Only if nothing is in it.
@@ -76,14 +81,7 @@ impl Salvage {
         }
         let volume = open(&self.path, state)?;
         let blocks = volume.size() / BLOCK_SIZE as u64;
-        let bar = terminal::progress_of_reads("taking out files");
-        let mut read = |block| {
-            bar.inc(BLOCK_SIZE as u64);
-            read_block(&volume, block)
-        };
-        let extracted = self.extract(&mut read, blocks);
-        bar.finish_and_clear();
-        extracted
+        self.extract(&mut |block| read_block(&volume, block), blocks)
     }
 
     /// Makes the directory; `false` if it was there.
@@ -112,7 +110,9 @@ impl Salvage {
     }
 
     fn extract(&self, read: &mut Read<'_>, blocks: u64) -> Result<(), CliError> {
-        let found = rescue(read, blocks);
+        let bar = terminal::progress_of_reads("reading the tree");
+        let found = rescue(&mut counted(&bar, read), blocks);
+        bar.finish_and_clear();
         if found.inodes.is_empty() && found.names.is_empty() {
             return Err(DoorError::NoFiles { path: self.path.clone() }.into());
         }
@@ -128,9 +128,12 @@ impl Salvage {
         for block in &found.damaged {
             out.faults.push(format!("block {block} of the tree cannot be read"));
         }
-        out.directories(read);
-        out.lost(read);
+        let bar = terminal::progress("taking out files", content_size(&found));
+        let mut read = counted(&bar, read);
+        out.directories(&mut read);
+        out.lost(&mut read);
         out.finish();
+        bar.finish_and_clear();
         for fault in &out.faults {
             terminal::print(fault)?;
         }
@@ -147,6 +150,25 @@ impl Salvage {
             }
         }
     }
+}
+
+/// Moves the bar by each block that is read.
+fn counted<'a>(
+    bar: &'a ProgressBar,
+    read: &'a mut Read<'_>,
+) -> impl FnMut(u64) -> Result<[u8; BLOCK_SIZE], ()> + 'a {
+    move |block| {
+        bar.inc(BLOCK_SIZE as u64);
+        read(block)
+    }
+}
+
+/// Bytes of the content of all files.
+fn content_size(found: &Rescue) -> u64 {
+    let runs = found.inodes.values().flat_map(|inode| &inode.extents);
+    runs.fold(0, |size: u64, (_, run)| {
+        size.saturating_add(u64::from(run.count) * BLOCK_SIZE as u64)
+    })
 }
 
 /// What is being made.

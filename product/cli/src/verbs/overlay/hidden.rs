@@ -43,6 +43,11 @@ impl Hidden {
         Guarded::open(&self.directory)
     }
 
+    /// True if there is one.
+    pub(super) fn is_there(&self) -> Result<bool, CliError> {
+        Ok(self.guarded()?.is_some())
+    }
+
     /// The content of a note in it; `None` without one.
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>, CliError> {
         self.guarded()?.map_or(Ok(None), |guarded| guarded.read(name))

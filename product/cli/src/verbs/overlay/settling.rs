@@ -1,9 +1,11 @@
 //! Bringing blocks home while a bar shows how far that is.
 
+use super::hidden::Hidden;
 use super::{report, told_with_help};
 use crate::error::CliError;
 use crate::terminal;
 use coulter_fuse::files::overlay;
+use coulter_overlay::SettleWhen;
 use coulter_terminal::Size;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -96,4 +98,27 @@ pub(crate) fn settle_all(directory: &Path) -> Result<(), CliError> {
     });
     bar.finish_and_clear();
     settled.map_err(|source| CliError::io("bring home the blocks of", directory, source))
+}
+
+/// Brings home what an overlay over `directory` brings home when it is unmounted, so that it is seen. What
+/// cannot come home stays in the store. Whether it is an overlay.
+pub(crate) fn before_unmount(directory: &Path) -> bool {
+    let Some(report) = report(directory) else { return false };
+    if report["settle"] == SettleWhen::Unmount.word()
+        && let Err(error) = settle_or_tell(directory)
+    {
+        terminal::note(&format!("blocks stay in the store: {error}"));
+    }
+    true
+}
+
+/// Says that the store of an overlay that was unmounted is there, and what takes it away.
+pub(crate) fn tell_of_store(directory: &Path) {
+    if let Ok(Some(store)) = Hidden::of(directory).store() {
+        terminal::note(&format!(
+            "its store stays, {}; `coulter overlay detach {}` takes it away",
+            terminal::path(&store),
+            terminal::word(directory)
+        ));
+    }
 }
