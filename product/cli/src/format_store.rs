@@ -10,6 +10,7 @@ use crate::contents::Origin;
 use crate::error::{CliError, OpenError, StoreError};
 use crate::interrupt::Interrupt;
 use crate::room;
+use crate::second_look;
 use crate::store;
 use crate::target_file::TargetFile;
 use crate::verbs::create::Shape;
@@ -71,6 +72,7 @@ impl Target {
     /// # Errors
     /// [`StoreError::HoldsData`] and its neighbours; whatever the system refuses.
     pub fn prepare(path: &Path, shape: &Shape, force: bool) -> Result<Target, CliError> {
+        second_look::refuse_url(path)?;
         store::check_limits(path, shape)?;
         let place = find_place(path, shape)?;
         let absolute = || path.canonicalize().map_err(|e| CliError::io("find", path, e));

@@ -35,6 +35,7 @@ pub mod opening;
 pub mod output;
 mod retention;
 pub mod room;
+mod second_look;
 pub mod store;
 mod target_file;
 pub mod terminal;
@@ -80,9 +81,12 @@ pub fn main() -> ExitCode {
     logging::start(level, line.log_format.unwrap_or_else(logging::Format::of_environment));
     // A daemon has told the command that started it what is wrong.
     let silent = matches!(&line.verb, Verb::Daemon(_));
+    let directory = line.state_directory.clone();
     match run(line) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            let state = StateDirectory::find_existing(directory);
+            let error = second_look::at(error, state.as_ref());
             let report = error.report();
             if !silent {
                 terminal::print_error(&report);

@@ -3,7 +3,7 @@
 use coulter_object::ReplicaError;
 use coulter_object::bucket::{BucketError, BucketErrorKind};
 use coulter_object::names::PINS;
-use coulter_terminal::{Size, fault, usage};
+use coulter_terminal::{Size, fault, quoted, usage};
 use std::path::{Path, PathBuf};
 
 coulter_terminal::reports! {
@@ -16,12 +16,17 @@ coulter_terminal::reports! {
                 _ => fault(format!("cannot {action} {url}")),
             })
             .why("{error}")
-            .maybe_help(advice_on(error));
+            .maybe_help(advice_on(error, url));
+        /// A copy was to be cloned to where one is.
+        CloneTaken { from: String, to: String } =>
+            fault("cannot clone {from} to {to}")
+            .why("there is a volume at {to} already")
+            .help("name another URL for the clone");
         /// `restore` was given up by its service, and what was fetched is kept.
         Unfinished { url: String, part: PathBuf, error: BucketError } =>
             fault("cannot restore {url}")
             .why("{error}")
-            .maybe_help(Some(advice_on_unfinished(error.kind, part)));
+            .maybe_help(Some(advice_on_unfinished(error.kind, url, part)));
         /// `restore` to where something is.
         FileExists { path: PathBuf } =>
             fault("cannot restore to {}", path.display())
@@ -59,6 +64,12 @@ coulter_terminal::reports! {
             usage("cannot attach {url}")
             .why("a volume that is attached from its copy needs a local file as cache")
             .help("add `--cache FILE`");
+        /// The URL of a copy in place of a store.
+        UrlOfStore { url: String } =>
+            usage("cannot use {url} as a store")
+            .why("it is the URL of a copy, and the path of a file or disk is needed")
+            .help("`coulter restore {0} FILE` makes a store of it, `coulter attach {0} --cache \
+                FILE` serves it at once", quoted(url));
         /// A volume was to be named, and a URL was.
         UrlOfVolume { url: String } =>
             usage("cannot tell which volume is to be replicated")
@@ -90,7 +101,9 @@ coulter_terminal::reports! {
         /// A copy cannot be attached as it was asked for.
         NotAttached { url: String, reason: String } =>
             usage("cannot attach {url}")
-            .why("{reason}");
+            .why("{reason}")
+            .help("name the copy alone; `coulter restore URL@SNAPSHOT FILE` makes a store of a \
+                snapshot");
         /// A snapshot cannot be taken over.
         TakesOverSnapshot { url: String } =>
             usage("cannot take over {url}")
@@ -99,7 +112,7 @@ coulter_terminal::reports! {
     }
 }
 
-fn advice_on(error: &ReplicaError) -> Option<&'static str> {
+fn advice_on(error: &ReplicaError, url: &str) -> Option<&'static str> {
     Some(match error {
         ReplicaError::NoVolume => {
             "a copy is made by `coulter attach STORE --replicate URL`; is the URL the same?"
@@ -115,7 +128,10 @@ fn advice_on(error: &ReplicaError) -> Option<&'static str> {
         ReplicaError::InUse(_) => {
             "detach the volume there; or, if that host is lost or to be fenced, add `--take-over`"
         }
-        ReplicaError::Bucket(bucket) => return advice_on_bucket(bucket.kind),
+        ReplicaError::Bucket(bucket) => return advice_on_bucket(bucket.kind, url),
+        ReplicaError::File(_) => {
+            "free space where the file is to be, or name a file on a disk with more"
+        }
         ReplicaError::TakenOver => "try again: somebody else was first",
         ReplicaError::Collected => "try again",
         ReplicaError::Unfinished => {
@@ -138,16 +154,22 @@ fn advice_on(error: &ReplicaError) -> Option<&'static str> {
     })
 }
 
-fn advice_on_unfinished(kind: BucketErrorKind, part: &Path) -> String {
+fn advice_on_unfinished(kind: BucketErrorKind, url: &str, part: &Path) -> String {
     let kept = format!(
         "what was fetched is kept in {}, and the same command goes on from it",
         part.display()
     );
-    advice_on_bucket(kind).map_or(kept.clone(), |help| format!("{help}; {kept}"))
+    advice_on_bucket(kind, url).map_or(kept.clone(), |help| format!("{help}; {kept}"))
 }
 
-fn advice_on_bucket(kind: BucketErrorKind) -> Option<&'static str> {
+fn advice_on_bucket(kind: BucketErrorKind, url: &str) -> Option<&'static str> {
     match kind {
+        BucketErrorKind::Denied if url.starts_with("file://") => {
+            Some("run it as the owner of that directory, or as root")
+        }
+        BucketErrorKind::Busy | BucketErrorKind::Silent if url.starts_with("file://") => {
+            Some("check the file system that the directory is on, and try again then")
+        }
         BucketErrorKind::NoBucket => {
             Some("check the URL; a directory that serves as the bucket must exist")
         }

@@ -2,7 +2,7 @@
 
 use super::restore::CopyName;
 use crate::audibly::Audibly;
-use crate::error::CliError;
+use crate::error::{CliError, CopyError};
 use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::replication;
@@ -38,8 +38,15 @@ impl Clone {
             Some(name) => name.clone(),
             None => self.snapshot(seen)?,
         };
-        lineage::clone(&self.from.url, &name, &self.to.url, seen, &Audibly)
-            .map_err(|error| self.from.failed("clone", error))?;
+        lineage::clone(&self.from.url, &name, &self.to.url, seen, &Audibly).map_err(|error| {
+            match error {
+                ReplicaError::Taken => {
+                    let (from, to) = (self.from.to_string(), self.to.to_string());
+                    CopyError::CloneTaken { from, to }.into()
+                }
+                error => self.from.failed("clone", error),
+            }
+        })?;
         let (from, to) = (&self.from.url, &self.to);
         terminal::print(&format!("{BOLD}{to}{BOLD:#} is a clone of {from}@{name}"))?;
         terminal::print(&format!("To use it: coulter attach {to} --cache FILE"))
