@@ -4,6 +4,7 @@
 use crate::terminal;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
+use coulter_terminal::Size;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -22,6 +23,11 @@ const KNOWN: &[Known] = &[
         &["mkfs", "format", "init", "new", "make"],
         "`coulter create PATH --size 10G` makes a volume, `coulter fs create PATH --size 10G` one with \
          a file system",
+    ),
+    (
+        "",
+        &["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs"],
+        "`coulter mount PATH DIR --mkfs ext4` makes a file system in a volume and mounts it",
     ),
     (
         "",
@@ -132,6 +138,7 @@ pub(crate) fn improved(mut error: Error, words: &[OsString], whole: &Command) ->
         // To pass it behind `--` would only make it a strange name of a file.
         ErrorKind::UnknownArgument => {
             error.remove(ContextKind::Suggested);
+            suggest_size(&mut error, words, whole);
         }
         ErrorKind::InvalidSubcommand => {
             error.remove(ContextKind::Suggested);
@@ -141,6 +148,25 @@ pub(crate) fn improved(mut error: Error, words: &[OsString], whole: &Command) ->
         _ => {}
     }
     error
+}
+
+/// Says how a size is given, where one stands by itself and the verb takes one.
+fn suggest_size(error: &mut Error, words: &[OsString], whole: &Command) {
+    let verbs = words.iter().filter_map(|word| word.to_str());
+    let verb = verbs.clone().fold(whole, |verb, word| verb.find_subcommand(word).unwrap_or(verb));
+    if !verb.get_arguments().any(|it| it.get_long() == Some("size")) {
+        return;
+    }
+    let is_size = |word: &&str| {
+        let has_unit = word.ends_with(|c: char| c.is_ascii_alphabetic());
+        has_unit && word.trim_start_matches('+').parse::<Size>().is_ok()
+    };
+    let before = |at: usize| at.checked_sub(1).and_then(|at| words[at].to_str()).unwrap_or("");
+    let alone = words.iter().enumerate().filter(|(at, _)| !before(*at).starts_with("--"));
+    if let Some(size) = alone.filter_map(|(_, word)| word.to_str()).find(is_size) {
+        let tip = format!("a size is given by an option: `--size {size}`");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
 }
 
 /// The word that stands where `overlay` has a verb, if it is none, and no directory either.
@@ -261,6 +287,7 @@ mod tests {
             ("version", "coulter --version"),
             ("fsck a.img", "coulter fs check PATH"),
             ("mkfs a.img", "coulter fs create PATH"),
+            ("mkfs.ext4 a.img", "coulter mount PATH DIR --mkfs ext4"),
             ("remove disk", "coulter detach NAME"),
             ("fs umount /mnt", "coulter umount DIR"),
             ("fs list", "coulter list"),

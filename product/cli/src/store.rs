@@ -5,11 +5,12 @@ pub use coulter_daemon::store::{
     naming_volume, open_device, open_locked_device, refuse_attached, refused,
 };
 
-use crate::error::{CliError, StoreError};
+use crate::error::{CliError, Error, StoreError};
 use crate::format_store::Made;
 use crate::verbs::create::Shape;
-use coulter::{CreateError, CreateOptions};
+use coulter::{CreateError, CreateOptions, OpenErrorKind};
 use coulter_check::FileBlocks;
+use coulter_check::dump::{self, SuperblockState};
 use coulter_daemon::StateDirectory;
 use coulter_daemon::ending;
 use coulter_device::Device;
@@ -32,6 +33,19 @@ pub fn find(path: &Path, state: Option<&StateDirectory>) -> Result<PathBuf, CliE
         ending::await_end(state, &store, END_PATIENCE);
     }
     Ok(store)
+}
+
+/// That a store is at `path`, whatever state it is in.
+///
+/// # Errors
+/// What is there instead; [`OpenError::InUse`](crate::error::OpenError::InUse).
+pub(crate) fn check_is_store(path: &Path, state: &StateDirectory) -> Result<(), CliError> {
+    let mut blocks = LockedBlocks::open(path, Some(state))?;
+    let copies = dump::superblock(&mut blocks.blocks).value.unwrap_or_default();
+    if copies.iter().any(|copy| matches!(copy.state, SuperblockState::Valid(_))) {
+        return Ok(());
+    }
+    Err(Error::from(refused(path.to_owned(), &OpenErrorKind::NotAStore)).into())
 }
 
 /// What `shape` asks for.

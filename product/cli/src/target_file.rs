@@ -7,8 +7,9 @@
 //! - a file is removed only if it was made here, was empty when it was locked, and is still the one
 //!   that its path leads to.
 
-use crate::error::{CliError, OpenError};
+use crate::error::{CliError, OpenError, StoreError};
 use crate::interrupt::Interrupt;
+use crate::room;
 use crate::store;
 use coulter_device::{Device, LockedFile};
 use coulter_format::BLOCK_SIZE;
@@ -162,13 +163,24 @@ impl TargetFile {
                 Ok(()) => at += piece,
                 Err(Errno::INTR) => {}
                 Err(Errno::OPNOTSUPP) => return Ok(false),
-                Err(errno) => {
-                    return Err(CliError::io("reserve the space of", &self.path, errno.into()));
-                }
+                Err(errno) => return Err(self.not_reserved(range.end, errno)),
             }
         }
         interrupt.check()?;
         Ok(true)
+    }
+
+    /// Why there is no room for so many bytes.
+    fn not_reserved(&self, size: u64, errno: Errno) -> CliError {
+        match errno {
+            Errno::NOSPC | Errno::DQUOT => {
+                // What it has got is given back.
+                let own = self.file.metadata().map_or(0, |found| found.blocks() * 512);
+                let free = room::bytes_left(&self.path).unwrap_or(0) + own;
+                StoreError::NoRoom { path: self.path.clone(), size, free }.into()
+            }
+            errno => CliError::io("reserve the space of", &self.path, errno.into()),
+        }
     }
 
     /// Opens it as a device, under the same lock.

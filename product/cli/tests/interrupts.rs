@@ -3,7 +3,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount, send, wait_until, write_and_sync};
+use sandbox::{Sandbox, can_mount, is_running, send, wait_until, write_and_sync};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -68,6 +68,43 @@ fn interrupted(sandbox: &Sandbox, words: &[&str], more: Duration) -> Option<Stri
     Some(said)
 }
 
+#[test]
+fn what_a_daemon_was_told_to_do_goes_on_and_that_is_said() {
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("bucket");
+    let url = format!("file://{}", sandbox.path("bucket/vol").display());
+    sandbox.ok(&["create", "a.img", "--store-size", "128M", "--segment-size", "2M"]);
+    sandbox.ok(&["attach", "a.img", "--via", "nbd-server"]);
+    let pid = sandbox.pid_of("a");
+    let status = || sandbox.json(&["status", "a", "--json"]);
+    let number = |key: &str| status()[key].as_f64().expect("it is a number");
+    let size = || sandbox.listed()[0]["volume_size_bytes"].clone();
+    let before = size();
+    let uptime = std::cell::Cell::new(0.0);
+    let steps: [(&[&str], &str, &dyn Fn() -> bool); 4] = [
+        (&["grow", "a", "--store-size", "160M"], "told to grow", &|| size() != before),
+        (&["upgrade", "a"], "told to become this program", &|| {
+            number("uptime_seconds") < uptime.get()
+        }),
+        (&["replicate", "a", &url], "told to change its replication", &|| {
+            status()["replica"]["url"] == url
+        }),
+        (&["detach", "a"], "told to end", &|| !is_running(pid)),
+    ];
+    for (words, told, is_done) in steps {
+        uptime.set(number("uptime_seconds"));
+        send(pid, "STOP");
+        let said = interrupted(&sandbox, words, Duration::from_millis(300)).expect("it waits");
+        assert!(said.contains(told) && said.contains("by itself"), "{said}");
+        assert!(said.contains("coulter list"), "{said}");
+        send(pid, "CONT");
+        wait_until(told, is_done);
+    }
+    assert_eq!(sandbox.listed().as_array().map(Vec::len), Some(0));
+    sandbox.ok(&["check", "a.img"]);
+    assert!(sandbox.ok(&["replica", "status", &url]).contains("commit"));
+}
+
 /// A store whose volume holds noise.
 fn filled(sandbox: &Sandbox) -> Vec<u8> {
     let content = noise(64 * MIB);
@@ -93,6 +130,27 @@ fn an_interrupted_export_leaves_nothing() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("error: interrupted"), "{said}");
     assert!(!sandbox.path("out.raw").exists() && !sandbox.path("out.raw.partial").exists());
+}
+
+#[test]
+fn an_interrupted_copy_is_shipped_by_the_same_command() {
+    let sandbox = Sandbox::new();
+    filled(&sandbox);
+    sandbox.make_directory("bucket");
+    let url = format!("file://{}", sandbox.path("bucket/vol").display());
+    let words = ["replicate", "a.img", &url];
+    let said = interrupted(&sandbox, &words, Duration::from_millis(20)).expect("it takes long");
+    assert!(said.contains("a part of") && said.contains("the same command"), "{said}");
+    sandbox.ok(&words);
+    assert!(sandbox.ok(&["replica", "verify", &url]).contains("sound"));
+    sandbox.ok(&["restore", &url, "back.img"]);
+    sandbox.ok(&["export", "back.img", "back.raw"]);
+    let read = |name: &str| fs::read(sandbox.path(name)).expect("it is there");
+    assert!(read("back.raw") == read("a.raw"));
+    if let Some(said) = interrupted(&sandbox, &["move", "a.img", &url], Duration::ZERO) {
+        assert!(said.contains("host's yet") || said.contains("nothing was done"), "{said}");
+        sandbox.ok(&["move", "a.img", &url]);
+    }
 }
 
 /// Overwrites every second block.

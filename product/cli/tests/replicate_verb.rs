@@ -8,7 +8,10 @@ use std::process::Command;
 
 /// A directory as the bucket, and a store that is attached without a copy; the URI of its volume.
 fn attached() -> (Sandbox, String, String) {
-    let sandbox = Sandbox::new();
+    attached_in(Sandbox::new())
+}
+
+fn attached_in(sandbox: Sandbox) -> (Sandbox, String, String) {
     sandbox.make_directory("bucket");
     sandbox.ok(&["create", "disk.img", "--store-size", "96M", "--segment-size", "2M"]);
     let url = format!("file://{}", sandbox.path("bucket/vol").display());
@@ -88,6 +91,55 @@ fn a_volume_in_use_begins_changes_and_ends_its_replication() {
     sandbox.ok(&["replicate", "vol", &url]);
     sandbox.ok(&["detach", "vol"]);
     assert!(copy_holds(&sandbox, &url, "new.img", 3), "it is kept up again");
+}
+
+#[test]
+fn a_bucket_that_does_not_answer_leaves_the_volume_and_its_old_copy_alive() {
+    // It accepts connections, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let address = silent.local_addr().expect("it is bound");
+    let mut sandbox = Sandbox::new();
+    sandbox.set_variable("AWS_ENDPOINT_URL", &format!("http://{address}"));
+    sandbox.set_variable("AWS_ACCESS_KEY_ID", "key");
+    sandbox.set_variable("AWS_SECRET_ACCESS_KEY", "secret");
+    let (sandbox, url, uri) = attached_in(sandbox);
+    sandbox.ok(&["replicate", "vol", &url, "--ack", "remote"]);
+    write(&sandbox, &uri, 1);
+    for round in 2..4 {
+        let begin = std::time::Instant::now();
+        let error = sandbox.fails(1, &["replicate", "vol", "s3://bucket/vol", "--ack", "local"]);
+        assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());
+        for word in ["cannot change how 'vol' is replicated", "goes on as before"] {
+            assert!(error.contains(word), "{error}");
+        }
+        let copy = replica(&sandbox);
+        assert_eq!((&copy["url"], &copy["ack"]), (&url.clone().into(), &"remote".into()));
+        write(&sandbox, &uri, round);
+        assert!(holds(&sandbox, &uri, round));
+    }
+    drop(silent);
+    let error = sandbox.fails(1, &["replicate", "vol", "s3://bucket/vol"]);
+    assert!(error.contains("Connection refused"), "{error}");
+    sandbox.ok(&["detach", "vol"]);
+    assert!(copy_holds(&sandbox, &url, "back.img", 3), "the old copy has what was written since");
+}
+
+#[test]
+fn a_store_that_is_none_makes_no_copy() {
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("bucket");
+    fs::write(sandbox.path("text"), "no store\n".repeat(1000)).expect("there is room");
+    let url = format!("file://{}", sandbox.path("bucket/vol").display());
+    let error = sandbox.fails(1, &["replicate", "text", &url]);
+    assert!(error.contains("no store here"), "{error}");
+    assert!(!sandbox.path("bucket/vol").exists(), "nothing was made for it");
+    let file = format!("file://{}", sandbox.path("text").display());
+    sandbox.ok(&["create", "a.img", "--store-size", "96M", "--segment-size", "2M"]);
+    let error = sandbox.fails(1, &["replicate", "a.img", &file]);
+    assert!(error.contains("is not a directory") && error.contains("check the path"), "{error}");
+    sandbox.ok(&["replicate", "a.img", &url]);
+    let error = sandbox.fails(1, &["clone", &url, &url]);
+    assert!(error.contains("a volume at file://") && error.contains("another URL"), "{error}");
 }
 
 #[test]

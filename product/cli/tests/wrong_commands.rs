@@ -49,6 +49,8 @@ const CREATE: &[Wrong] = &[
     ("create disk.img --force", 1, &["disk.img", "coulter detach disk"]),
     ("create zeros.img --store-size 1M", 2, &["will not shrink", "128 MiB long"]),
     ("create empty.img", 2, &["empty.img", "it is empty", "--size 10G"]),
+    ("create new.img 1G", 2, &["unexpected argument '1G'", "`--size 1G`"]),
+    ("create new/ --size 1G", 1, &["new/", "name a file"]),
     ("create dangling.img --size 1G", 1, &["dangling.img", "symbolic link", "nowhere"]),
     ("create ext4.img", 1, &["ext4.img", "ext4 file system", "--force"]),
 ];
@@ -145,7 +147,13 @@ const OFFLINE: &[Wrong] = &[
     ("grow present.img --size 4K", 2, &["present.img", "never shrinks"]),
     ("grow present.img --spare 1000", 2, &["present.img", "never shrinks", "at most"]),
     ("grow present.img --spare 1", 2, &["present.img", "at least 7 %"]),
-    ("grow text.img --store-size 1G", 1, &["text.img", "no store here"]),
+    (
+        "grow text.img --store-size 1G",
+        1,
+        &["text.img", "no store here", "do:  check that the path"],
+    ),
+    ("grow ext4.img", 1, &["ext4.img", "it holds an ext2", "do:  check that the path"]),
+    ("grow present.img +1G", 2, &["unexpected argument '+1G'", "`--size +1G`"]),
     ("check missing.img", 1, &["missing.img", "no such file"]),
     ("check text.img", 1, &["text.img"]),
     ("check small.txt", 1, &["small.txt", "no store here", "6 bytes", "do:  check the path"]),
@@ -170,6 +178,7 @@ const WORDS: &[Wrong] = &[
     ("version", 2, &["'version'", "coulter --version"]),
     ("fsck present.img", 2, &["'fsck'", "coulter check PATH", "coulter fs check PATH"]),
     ("mkfs new.img", 2, &["'mkfs'", "coulter fs create PATH"]),
+    ("mkfs.xfs new.img", 2, &["'mkfs.xfs'", "coulter mount PATH DIR --mkfs"]),
     ("remove disk", 2, &["'remove'", "coulter detach NAME"]),
     ("fs umount directory", 2, &["'umount'", "coulter umount DIR"]),
     ("fs list", 2, &["'list'", "coulter list"]),
@@ -183,6 +192,7 @@ const WORDS: &[Wrong] = &[
 const FILES: &[Wrong] = &[
     ("fs create", 2, &["<PATH>"]),
     ("fs create new.img", 2, &["cannot make new.img", "no size is given", "--size 10G"]),
+    ("fs create new.img 10G", 2, &["unexpected argument '10G'", "`--size 10G`"]),
     ("fs create new.img --size 0", 2, &["new.img", "volume size", "not zero"]),
     ("fs create text.img --size 1G", 1, &["text.img", "holds data", "--force"]),
     ("fs create present.img", 1, &["present.img", "holds a Coulter store", "--force"]),
@@ -369,6 +379,54 @@ fn each_wrong_command_says_what_where_why_and_what_to_do_and_changes_nothing() {
     sandbox.ok(&["detach", "disk"]);
     assert!(contents(&sandbox) == held, "what somebody has is as it was");
     assert!(poor.is_empty(), "{} are poor:\n\n{}", poor.len(), poor.join("\n"));
+}
+
+#[test]
+fn the_name_of_a_killed_daemon_leads_to_what_serves_it_again() {
+    let sandbox = sandbox();
+    sandbox.signal("disk", "KILL");
+    for words in [
+        &["tune", "disk"][..],
+        &["scrub", "disk"],
+        &["upgrade", "disk"],
+        &["grow", "disk", "--size", "1G"],
+        &["export", "disk", "out.img"],
+        &["check", "disk"],
+        &["fs", "check", "disk"],
+        &["replicate", "disk", "--status"],
+    ] {
+        let said = sandbox.fails(1, words);
+        for word in ["the daemon of 'disk' was killed", "coulter attach ", "coulter detach disk"] {
+            assert!(said.contains(word), "coulter {}: {said}", words.join(" "));
+        }
+    }
+    sandbox.ok(&["detach", "disk"]);
+    let said = sandbox.fails(1, &["tune", "disk"]);
+    assert!(said.contains("'disk' is not attached"), "{said}");
+}
+
+#[test]
+fn what_was_made_is_told_though_the_result_cannot_be_printed() {
+    let sandbox = sandbox();
+    for (words, told) in [
+        (&["create", "a.img", "--size", "64M"][..], "the store was made all the same"),
+        (&["create", "b.img", "--size", "64M", "--json"], "the store was made all the same"),
+        (&["fs", "create", "c.img", "--size", "64M"], "the file system was made all the same"),
+        (&["grow", "a.img", "--size", "80M"], "it has grown all the same"),
+        (&["export", "a.img", "a.raw"], "the image was made all the same"),
+    ] {
+        let full = File::options().write(true).open("/dev/full").expect("Linux has it");
+        let output = sandbox.command(words).stdout(full).output().expect("it can be started");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        for word in [told, "cannot write to standard output"] {
+            assert!(said.contains(word), "coulter {}: {said}", words.join(" "));
+        }
+    }
+    for store in ["a.img", "b.img", "c.img"] {
+        sandbox.ok(&["check", store]);
+    }
+    sandbox.ok(&["detach", "disk"]);
 }
 
 fn nix_is_root() -> bool {

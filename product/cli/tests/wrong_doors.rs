@@ -47,7 +47,26 @@ const ORDER: &[Wrong] = &[
     ("umount directory", 1, &["nothing is mounted there", "findmnt"]),
     ("umount nowhere", 1, &["nowhere", "no such file or directory", "coulter list"]),
     ("umount files.img.x", 1, &["no such file or directory"]),
-    ("grow mnt --size 1G", 1, &["files.img", "mounted on", "coulter umount", "fs mount"]),
+    (
+        "grow mnt --size 1G",
+        1,
+        &["mounted on", "coulter umount", "files.img --size 1073741824`", "`coulter fs mount"],
+    ),
+    ("upgrade files", 1, &["mounted on", "cannot wait", "coulter umount", "`coulter fs mount"]),
+    ("upgrade data", 1, &["mounted on", "cannot wait", "coulter umount", "`coulter overlay"]),
+    (
+        "replicate files file:///no/vol",
+        1,
+        &["not replicated", "coulter umount", "files.img file:///no/vol`", "`coulter fs mount"],
+    ),
+    ("replicate data file:///no/vol", 1, &["a mount is not replicated", "`coulter overlay"]),
+    ("replicate vol --ack remote", 1, &["it is not replicated", "coulter replicate vol URL"]),
+    ("replicate vol file:///no/such/vol", 1, &["no such bucket", "goes on as before"]),
+    ("replicate idle.raw file:///no/vol", 1, &["idle.raw", "no store here", "check that the path"]),
+    ("attach vol", 1, &["vol.img is already attached", "coulter detach vol"]),
+    ("umount mnt/sub", 1, &["it lies on", "files.img", "coulter umount"]),
+    ("overlay detach files.img", 1, &["not a directory", "name the directory"]),
+    ("overlay status files.img", 1, &["not a directory", "name the directory"]),
     ("grow files", 1, &["mounted on", "coulter umount"]),
     ("grow data", 1, &["overlay over", "coulter overlay detach", "--store-size"]),
     ("grow vol --size 1M", 2, &["never shrinks", "another --size"]),
@@ -108,7 +127,7 @@ const OVERLAYS: &[Wrong] = &[
     ("overlay tune", 2, &["'tune'", "coulter tune", "./tune"]),
     ("overlay grow data", 2, &["'grow'", "coulter grow STORE"]),
     ("overlay mount data", 2, &["'mount'", "coulter overlay DIR"]),
-    ("mount data/.coulter/store mnt2", 1, &["data/.coulter/store", "no such file"]),
+    ("mount data/.coulter/store mnt2", 1, &["data/.coulter/store", "served as 'data'"]),
 ];
 
 const SERVERS: &[Wrong] = &[
@@ -159,8 +178,28 @@ const NAMES: &[Wrong] = &[
     ("list {a\\nb}", 2, &["'a\\nb'"]),
 ];
 
+/// The URL of a copy where the path of a store belongs.
+const URLS: &[Wrong] = &[
+    ("check s3://bucket/vol", 2, &["the URL of a copy", "coulter restore s3://bucket/vol FILE"]),
+    ("grow s3://bucket/vol", 2, &["the URL of a copy", "--cache FILE"]),
+    ("dump s3://bucket/vol superblock", 2, &["the URL of a copy"]),
+    ("salvage s3://bucket/vol out.img", 2, &["the URL of a copy"]),
+    ("export {file:///no/my vol} out.img", 2, &["coulter restore 'file:///no/my vol' FILE"]),
+    ("move file:///no/vol file:///no/vol", 2, &["the URL of a copy"]),
+    ("create s3://bucket/vol --size 64M", 2, &["the URL of a copy", "--cache FILE"]),
+    ("fs create file:///no/vol --size 64M", 2, &["the URL of a copy"]),
+    ("fs mount file:///no/vol mnt2", 2, &["the URL of a copy"]),
+    ("fs check file:///no/vol", 2, &["the URL of a copy"]),
+    ("mount s3://bucket/vol mnt2", 2, &["needs a local file as cache", "--cache FILE"]),
+    ("attach file:///no/vol@x --cache c", 2, &["'@'", "coulter restore URL@SNAPSHOT FILE"]),
+];
+
 const ROOM: &[Wrong] = &[
-    ("create full/x.img --size 1G", 1, &["full/x.img", "no space left", "free space"]),
+    (
+        "create full/x.img --size 1G",
+        1,
+        &["full/x.img", "no space left", "1 MiB are free", "free space", "a smaller size"],
+    ),
     ("fs create full/x.img --size 64M", 1, &["full/x.img", "no space left", "free space"]),
     ("fs create full/y.img --size 64M --sparse", 1, &["full/y.img", "No space left", "free space"]),
     ("create full/z.img --from idle.raw --sparse", 1, &["full/z.img", "space"]),
@@ -180,7 +219,8 @@ const RIGHTS: &[Wrong] = &[
     ("detach files", 1, &["not attached", "volumes of other users"]),
     ("status vol", 1, &["not attached", "volumes of other users"]),
     ("umount mnt", 1, &["files.img is mounted there", "sudo"]),
-    ("create new.img --size 64M", 1, &["new.img", "permission denied"]),
+    ("create new.img --size 64M", 1, &["permission denied", "permissions of the directory ."]),
+    ("replica status file:///root/vol", 1, &["refuses access", "the owner of that directory"]),
     ("serve blank.img --nbd tcp:127.0.0.1:0", 1, &["blank.img", "no permission"]),
     ("export idle.img out.img", 1, &["idle.img", "no permission"]),
 ];
@@ -216,6 +256,7 @@ fn sandbox() -> Sandbox {
     let mounted = Command::new("mount").args(words).status().expect("it can be run");
     assert!(mounted.success());
     sandbox.ok(&["fs", "mount", "files.img", "mnt"]);
+    fs::create_dir(sandbox.path("mnt/sub")).expect("it is writable");
     sandbox.ok(&["attach", "vol.img", "--via", "nbd-server"]);
     sandbox.ok(&["overlay", "data", "--store-size", "256M"]);
     sandbox
@@ -242,7 +283,7 @@ fn every_door_says_what_where_why_and_what_to_do() {
     sandbox.let_others_in();
     std::os::unix::fs::chown(sandbox.path("theirs"), Some(65534), None).expect("root may");
     let mut poor = Vec::new();
-    let groups = [ORDER, OVERLAYS, SERVERS, NAMES, ROOM, RIGHTS];
+    let groups = [ORDER, OVERLAYS, SERVERS, NAMES, URLS, ROOM, RIGHTS];
     assert!(groups.iter().map(|group| group.len()).sum::<usize>() >= 130);
     for group in groups {
         for (line, code, words) in group {
@@ -266,6 +307,8 @@ fn every_door_says_what_where_why_and_what_to_do() {
             }
         }
     }
+    let status = sandbox.ok(&["status", "data"]);
+    assert!(status.starts_with("data  256 MiB at"), "the size of its store: {status}");
     // None of that has changed anything.
     fs::write(sandbox.path("mnt/file"), "text").expect("it is still mounted");
     let attached = sandbox.listed();

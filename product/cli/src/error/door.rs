@@ -39,8 +39,21 @@ coulter_terminal::reports! {
             .why("it is the store of an overlay, with parts of files of another directory")
             .help("`coulter overlay DIR` mounts it over its directory");
         /// `grow` of what is mounted as files.
-        GrowMounted { path: PathBuf, directory: PathBuf, is_overlay: bool } =>
-            by(grow_mounted(path, &terminal::word(directory), *is_overlay));
+        GrowMounted { path: PathBuf, directory: PathBuf, is_overlay: bool, options: String, again: String } =>
+            by(grow_mounted(path, &terminal::word(directory), *is_overlay, (options, again)));
+        /// What is mounted as files cannot have its daemon replaced.
+        UpgradeMounted { name: String, directory: PathBuf, again: String } =>
+            fault("cannot upgrade '{name}'")
+            .why("it is mounted on {}, and a mount cannot wait for another daemon",
+                terminal::path(directory))
+            .help("run `coulter umount {}`, and mount it with the new program: `{again}`",
+                terminal::word(directory));
+        /// What is mounted as files cannot change its replication.
+        CopyMounted { name: String, store: PathBuf, directory: PathBuf, again: String, url: String } =>
+            fault("cannot change how '{name}' is replicated")
+            .why("it is mounted on {}, and a mount is not replicated", terminal::path(directory))
+            .help("run `coulter umount {}`, `coulter replicate {} {url}`, which ships it once, and \
+                `{again}`", terminal::word(directory), terminal::word(store));
         /// `grow` of the store of an overlay.
         GrowOverlay { path: PathBuf } =>
             fault("cannot grow {}", path.display())
@@ -67,7 +80,12 @@ coulter_terminal::reports! {
     }
 }
 
-fn grow_mounted(path: &Path, directory: &str, is_overlay: bool) -> Report {
+fn grow_mounted(
+    path: &Path,
+    directory: &str,
+    is_overlay: bool,
+    (options, again): (&str, &str),
+) -> Report {
     let report = fault(format!("cannot grow {}", path.display()));
     if is_overlay {
         return report.why(format!("it is the store of the overlay over {directory}")).help(
@@ -80,8 +98,7 @@ fn grow_mounted(path: &Path, directory: &str, is_overlay: bool) -> Report {
     let store = terminal::word(path);
     report.why(format!("its file system is mounted on {directory}, and grows unmounted")).help(
         format!(
-            "run `coulter umount {directory}`, then this command, and `coulter fs mount {store} \
-             {directory}` again"
+            "run `coulter umount {directory}`, then `coulter grow {store}{options}`, and `{again}`"
         ),
     )
 }

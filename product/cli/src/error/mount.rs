@@ -1,6 +1,7 @@
 //! About file systems on volumes.
 
 use crate::dead_loops::DeadLoop;
+use coulter_system::mounts;
 use coulter_terminal::{self as terminal, Report, fault, usage};
 use std::path::{Path, PathBuf};
 
@@ -104,6 +105,13 @@ fn attached_for_reading(name: &str, failure: Option<&str>) -> Report {
     }
 }
 
+/// The mount of ours that a path lies in: what is mounted, and where.
+fn covering(path: &Path) -> Option<(String, PathBuf)> {
+    let mount = mounts::covering(path).ok().flatten()?;
+    let is_ours = mount.kind == "fuse.coulter";
+    is_ours.then(|| (terminal::path(&mount.source), mount.mount_point))
+}
+
 fn joined(dead: &[DeadLoop], told: fn(&DeadLoop) -> String, between: &str) -> String {
     dead.iter().map(told).collect::<Vec<_>>().join(between)
 }
@@ -120,6 +128,11 @@ fn not_ours(directory: &Path, source: Option<&Path>) -> Report {
                 .to_owned()
         }
     };
+    if let Some((mount, at)) = covering(directory).filter(|_| source.is_none()) {
+        return fault(format!("{} is not a mount point of a volume", directory.display()))
+            .why(format!("it lies on {mount}, which is mounted on {}", terminal::path(&at)))
+            .help(format!("`coulter umount {}` unmounts all of that", terminal::word(&at)));
+    }
     let root = match rustix::process::geteuid().is_root() {
         true => "",
         false => "; what root has mounted takes sudo",

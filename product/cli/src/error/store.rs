@@ -40,7 +40,8 @@ coulter_terminal::reports! {
         /// `dump --segment` of none that there is.
         NoSuchSegment { path: PathBuf, segment: u32, count: u32 } =>
             usage("cannot show segment {segment} of {}", path.display())
-            .why("its segments are 0 to {}", count.saturating_sub(1));
+            .why("its segments are 0 to {}", count.saturating_sub(1))
+            .help("name one of these");
         /// `dump` with an option for another structure.
         NoSuchPart { option: &'static str, of: &'static str, structure: &'static str } =>
             usage("cannot dump a part of the {structure} by {option}")
@@ -78,6 +79,11 @@ coulter_terminal::reports! {
             usage("cannot print as JSON what is made of {}", path.display())
             .why("its path is not UTF-8")
             .help("do without --json, or choose another name");
+        /// The space of a file cannot be reserved.
+        NoRoom { path: PathBuf, size: u64, free: u64 } =>
+            fault("cannot reserve the space of {}", path.display())
+            .why("no space left on device: it takes {}, and {} are free", Size(*size), Size(*free))
+            .help("free space on the file system below it, or ask for a smaller size");
         /// The library refused to format a store.
         Create { path: PathBuf, reason: String, is_usage: bool } =>
             by(refused("format", path, *is_usage))

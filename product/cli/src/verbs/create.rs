@@ -2,7 +2,7 @@
 
 use crate::contents::Origin;
 use crate::error::{CliError, StoreError};
-use crate::format_store::{self, Target};
+use crate::format_store::{self, Made, Target};
 use crate::interrupt::Interrupt;
 use crate::room;
 use crate::store;
@@ -143,8 +143,12 @@ impl Create {
         }
         let made = format_store::format_from(target, &shape, self.map_memory, origin.as_ref())?;
         room::note_if_short(&self.path);
+        self.tell(&made).inspect_err(|_| terminal::note("the store was made all the same"))
+    }
+
+    fn tell(&self, made: &Made) -> Result<(), CliError> {
         if self.json {
-            return terminal::print_json(&made);
+            return terminal::print_json(made);
         }
         let capacity = match made.touched_limit_bytes {
             Some(limit) => format!(
@@ -156,7 +160,7 @@ impl Create {
         };
         terminal::print(&format!(
             "{}: a store of {} for a volume of {}{capacity}",
-            self.path.display(),
+            terminal::path(&self.path),
             Size(made.store_size_bytes),
             Size(made.volume_size_bytes),
         ))

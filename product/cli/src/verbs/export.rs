@@ -65,19 +65,20 @@ impl Export {
         let mut image = Image::make(&self.image, &path, size, self.force, interrupt)?;
         let mapped = contents::take_out(&volume, &path, &mut image)?;
         image.keep()?;
+        let (store, image) = (&*path, &*self.image);
+        let exported = Exported { store, image, volume_size_bytes: size, mapped_bytes: mapped };
+        self.tell(&exported).inspect_err(|_| terminal::note("the image was made all the same"))
+    }
+
+    fn tell(&self, exported: &Exported<'_>) -> Result<(), CliError> {
         if self.json {
-            return terminal::print_json(&Exported {
-                store: &path,
-                image: &self.image,
-                volume_size_bytes: size,
-                mapped_bytes: mapped,
-            });
+            return terminal::print_json(exported);
         }
         terminal::print(&format!(
             "{}: {} of a volume of {}",
             terminal::path(&self.image),
-            Size(mapped),
-            Size(size)
+            Size(exported.mapped_bytes),
+            Size(exported.volume_size_bytes)
         ))
     }
 }

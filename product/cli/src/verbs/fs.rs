@@ -239,6 +239,7 @@ impl Create {
             Size(made.store_size_bytes),
             Size(made.volume_size_bytes),
         ))
+        .inspect_err(|_| terminal::note("the file system was made all the same"))
     }
 
     /// Writes an empty file system into the store, which is new.

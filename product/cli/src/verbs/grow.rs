@@ -1,8 +1,8 @@
 //! `coulter grow`: a store takes in more of its file or disk.
 
-use crate::error::{CliError, DaemonError, DoorError, StoreError};
+use crate::error::{CliError, DaemonError, DoorError, Error, StoreError};
 use crate::inside::{self, Inside};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{self, Interrupt, Left};
 use crate::named_store;
 use crate::room;
 use crate::store;
@@ -11,7 +11,7 @@ use crate::terminal;
 use crate::verbs::create::parse_percent;
 use clap::Args;
 use coulter::service::BLOCK_SIZE;
-use coulter::{Geometry, GrowError, GrowOptions};
+use coulter::{Geometry, GrowError, GrowOptions, OpenErrorKind};
 use coulter_check::FileBlocks;
 use coulter_check::dump::{self, SuperblockState};
 use coulter_daemon::control::{self, Reply, Request};
@@ -23,6 +23,7 @@ use coulter_daemon::store_fate::StoreFate;
 use coulter_device::Device;
 use coulter_terminal::{Size, SizeError};
 use serde::Serialize;
+use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -86,6 +87,16 @@ impl NewSize {
     }
 }
 
+impl fmt::Display for NewSize {
+    /// As it stands on a command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NewSize::Total(size) => write!(f, "{}", size.0),
+            NewSize::More(size) => write!(f, "+{}", size.0),
+        }
+    }
+}
+
 impl FromStr for NewSize {
     type Err = SizeError;
 
@@ -124,16 +135,23 @@ impl Grow {
         let place = self.find(&path)?;
         let options =
             GrowOptions { volume_size: self.volume_size(&path)?, spare_percent: self.spare };
-        let geometry = place.grow(&options).map_err(|error| {
+        let geometry = place.grow(&options).map_err(|error| -> CliError {
+            if let GrowError::Open(coulter::OpenError {
+                kind: kind @ OpenErrorKind::NotAStore,
+                ..
+            }) = &error
+            {
+                return Error::from(store::refused(path.clone(), kind)).into();
+            }
             let is_usage = matches!(&error, GrowError::Open(error)
-                if matches!(error.kind, coulter::OpenErrorKind::Growth { .. }));
-            StoreError::Grow { path: path.clone(), reason: error.to_string(), is_usage }
+                if matches!(error.kind, OpenErrorKind::Growth { .. }));
+            StoreError::Grow { path: path.clone(), reason: error.to_string(), is_usage }.into()
         })?;
         let file_system_size_bytes = match inside {
             Inside::Files => Some(inside::grow_files(&path)?),
             Inside::Overlay | Inside::Other => None,
         };
-        self.tell(&Grown {
+        self.told(&Grown {
             file_system_size_bytes,
             uuid: geometry.uuid_text(),
             store: path,
@@ -150,7 +168,9 @@ impl Grow {
         if points::gives_directory(entry) {
             let directory = entry.device.as_deref().map(PathBuf::from).unwrap_or_default();
             let is_overlay = points::is_overlay(entry);
-            return Err(DoorError::GrowMounted { path, directory, is_overlay }.into());
+            let (again, options) = (entry.again.clone().unwrap_or_default(), self.words());
+            let mounted = DoorError::GrowMounted { path, directory, is_overlay, options, again };
+            return Err(mounted.into());
         }
         // Another file may be at its path by now.
         if let Some(fate) = StoreFate::of(entry) {
@@ -179,6 +199,8 @@ impl Grow {
             let size = self.file_size(&path, file, metadata.len())?;
             lengthen_in_use(file, &metadata, size).map_err(failed)?;
         }
+        let (why, help) = interrupt::asked_of(&entry.name, "grow");
+        let _left = Left::take_over(why, help)?;
         let grown = match control::ask(state, entry, &Request::Grow { growth }) {
             Ok(Reply::Grown(grown)) => grown,
             Ok(_) => return Err(DaemonError::silent(entry).into()),
@@ -191,7 +213,7 @@ impl Grow {
                 return Err(error.into());
             }
         };
-        self.tell(&Grown {
+        self.told(&Grown {
             file_system_size_bytes: None,
             uuid: entry.uuid.clone(),
             store: path,
@@ -202,6 +224,14 @@ impl Grow {
         })
     }
 
+    /// Its options, to be given again.
+    fn words(&self) -> String {
+        let size = self.size.map(|size| format!(" --size {size}"));
+        let store_size = self.store_size.map(|size| format!(" --store-size {size}"));
+        let spare = self.spare.map(|spare| format!(" --spare {spare}"));
+        [size, store_size, spare].into_iter().flatten().collect()
+    }
+
     /// Bytes that the volume of the store at `path` is to have. Whether there is a store the
     /// library looks at.
     fn volume_size(&self, path: &Path) -> Result<Option<u64>, CliError> {
@@ -210,6 +240,10 @@ impl Grow {
         };
         let file = File::open(path).map_err(|source| CliError::io("open", path, source))?;
         Ok(Some(size.of(volume_size(&file).unwrap_or(0))))
+    }
+
+    fn told(&self, grown: &Grown) -> Result<(), CliError> {
+        self.tell(grown).inspect_err(|_| terminal::note("it has grown all the same"))
     }
 
     fn tell(&self, grown: &Grown) -> Result<(), CliError> {

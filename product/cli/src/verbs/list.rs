@@ -75,6 +75,12 @@ fn unseen() -> Option<String> {
     (!names.is_empty()).then(|| format!("volumes of other users are not seen (user IDs {names})"))
 }
 
+/// The words where nothing is attached.
+pub(crate) fn nothing_attached() -> String {
+    let unseen = unseen().map(|unseen| format!("; {unseen}")).unwrap_or_default();
+    format!("nothing is attached{unseen}")
+}
+
 impl List {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         state.await_dying()?;
@@ -92,10 +98,7 @@ impl List {
             return end(all.iter().filter_map(|it| it.failure(state)).collect());
         }
         match listed.is_empty() {
-            true => terminal::note(&match unseen() {
-                None => "nothing is attached".to_owned(),
-                Some(unseen) => format!("nothing is attached; {unseen}"),
-            }),
+            true => terminal::note(&nothing_attached()),
             false => print_table(&listed)?,
         }
         dead_mounts.iter().for_each(|told| terminal::note(told));

@@ -315,7 +315,12 @@ impl Attach {
         check_free(directory)?;
         let hidden = Hidden::of(directory);
         match hidden.noted()? {
-            Some(noted) => Ok((self.agreed(directory, noted)?, false)),
+            Some(noted) => {
+                if self.store_size.is_some() {
+                    terminal::note("its store is there already, so without --store-size");
+                }
+                Ok((self.agreed(directory, noted)?, false))
+            }
             None => Ok((self.make_store(directory, &hidden, lower)?, true)),
         }
     }
@@ -557,6 +562,11 @@ fn served(directory: &Path) -> Result<PathBuf, CliError> {
             let why =
                 "no overlay is over it, but a Coulter file system is mounted there".to_owned();
             let help = format!("`coulter status {}` shows what that does", terminal::word(&path));
+            return Err(told_with_help("cannot ask", &path, why, help));
+        }
+        Err(_) if !path.is_dir() => {
+            let help = "name the directory that the overlay is over".to_owned();
+            let why = "it is not a directory".to_owned();
             return Err(told_with_help("cannot ask", &path, why, help));
         }
         Err(_) => ("no overlay is over it", "puts one over it"),

@@ -4,8 +4,10 @@ use super::attach::note_cautions;
 use super::replica;
 use super::restore::CopyName;
 use crate::choices::named;
-use crate::error::{CliError, CopyError, DaemonError, Error, StateError};
+use crate::error::{CliError, CopyError, DaemonError, DoorError, Error, StateError};
+use crate::interrupt::{self, Left};
 use crate::opening::{ACKS, parse_every, parse_keep_max};
+use crate::store;
 use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::control::{self, Reply, Request};
@@ -91,13 +93,20 @@ impl Replicate {
         let entry = match state.find(&self.volume) {
             Ok(entry) => entry,
             Err(Error::State(StateError::NotAttached { .. })) if self.is_shipped_once() => {
-                return self.ship();
+                return self.ship(state);
             }
             Err(error) => return Err(error.into()),
         };
         if self.status || self.verify {
             return self.look_at_copy(state, &entry);
         }
+        if let (Some(url), Some(directory)) = (&self.url, entry.directory()) {
+            let (name, store, url) = (entry.name.clone(), entry.store.clone(), url.to_string());
+            let (directory, again) = (directory.to_owned(), entry.again.unwrap_or_default());
+            return Err(DoorError::CopyMounted { name, store, directory, again, url }.into());
+        }
+        let (why, help) = interrupt::asked_of(&entry.name, "change its replication");
+        let _left = Left::take_over(why, help)?;
         match control::ask(state, &entry, &Request::Copy { order: self.order() })? {
             Reply::Copying(copying) => {
                 note_cautions(state, &entry, copying.url.is_some());
@@ -112,9 +121,13 @@ impl Replicate {
         self.url.is_some() && Path::new(&self.volume).exists()
     }
 
-    fn ship(&self) -> Result<(), CliError> {
+    fn ship(&self, state: &StateDirectory) -> Result<(), CliError> {
         let url = self.url.as_ref().expect("it was looked at before");
-        let path = crate::store::existing(Path::new(&self.volume))?;
+        let path = store::existing(Path::new(&self.volume))?;
+        // Before anything is made for the copy.
+        store::check_is_store(&path, state)?;
+        let why = format!("{url} has a part of {}", terminal::path(&path));
+        let _left = Left::take_over(why, "the same command ships what is left".to_owned())?;
         let commit = moving::ship(&path, url, self.reseed)?;
         let path = terminal::path(&path);
         terminal::print(&format!("{BOLD}{url}{BOLD:#} has all of {path}, commit {commit}"))

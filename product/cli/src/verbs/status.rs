@@ -4,7 +4,7 @@ use crate::dashboard::{self, History, Screen};
 use crate::error::{CliError, DaemonError, Error, StateError};
 use crate::interrupt::Interrupt;
 use crate::terminal;
-use crate::verbs::list::mount_points;
+use crate::verbs::list::{mount_points, nothing_attached};
 use clap::Args;
 use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::killed::Killed;
@@ -92,7 +92,7 @@ impl StatusOf {
             (Some(_), true) => shown.iter().try_for_each(terminal::print_json),
             (None, true) => terminal::print_json(&shown),
             (_, false) if shown.is_empty() && is_all => {
-                terminal::note("nothing is attached");
+                terminal::note(&nothing_attached());
                 Ok(())
             }
             (_, false) => shown.iter().try_for_each(|one| terminal::print(&one.text())),

@@ -5,6 +5,7 @@ use crate::error::{CliError, Error};
 use clap::Args;
 use coulter_daemon::state::StateDirectory;
 use coulter_fuse::files;
+use coulter_system::dead_mounts;
 use coulter_terminal::fault;
 use std::path::PathBuf;
 
@@ -30,6 +31,12 @@ impl Sync {
                 let report = fault(format!("cannot sync {}", self.directory.display()))
                     .why("no Coulter file system is mounted there")
                     .help("name a directory that `coulter fs mount` has mounted; sync(1) serves others");
+                Error::Told(report).into()
+            }
+            _ if dead_mounts::is_dead(&source) => {
+                let report = fault(format!("cannot sync {}", self.directory.display()))
+                    .why("its daemon was killed")
+                    .help("`coulter list` tells how it is served again");
                 Error::Told(report).into()
             }
             _ => CliError::io("sync", &self.directory, source),
