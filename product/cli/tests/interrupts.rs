@@ -68,6 +68,9 @@ fn interrupted(sandbox: &Sandbox, words: &[&str], more: Duration) -> Option<Stri
     Some(said)
 }
 
+/// A command, what it says that the daemon was told, and whether that is done.
+type Step<'a> = (&'a [&'a str], &'a str, &'a dyn Fn() -> bool);
+
 #[test]
 fn what_a_daemon_was_told_to_do_goes_on_and_that_is_said() {
     let sandbox = Sandbox::new();
@@ -81,7 +84,7 @@ fn what_a_daemon_was_told_to_do_goes_on_and_that_is_said() {
     let size = || sandbox.listed()[0]["volume_size_bytes"].clone();
     let before = size();
     let uptime = std::cell::Cell::new(0.0);
-    let steps: [(&[&str], &str, &dyn Fn() -> bool); 4] = [
+    let steps: [Step<'_>; 4] = [
         (&["grow", "a", "--store-size", "160M"], "told to grow", &|| size() != before),
         (&["upgrade", "a"], "told to become this program", &|| {
             number("uptime_seconds") < uptime.get()

@@ -136,7 +136,7 @@ fn a_store_that_is_none_makes_no_copy() {
     let file = format!("file://{}", sandbox.path("text").display());
     sandbox.ok(&["create", "a.img", "--store-size", "96M", "--segment-size", "2M"]);
     let error = sandbox.fails(1, &["replicate", "a.img", &file]);
-    assert!(error.contains("is not a directory") && error.contains("check the path"), "{error}");
+    assert!(error.contains("is not a directory") && error.contains("check the URL"), "{error}");
     sandbox.ok(&["replicate", "a.img", &url]);
     let error = sandbox.fails(1, &["clone", &url, &url]);
     assert!(error.contains("a volume at file://") && error.contains("another URL"), "{error}");

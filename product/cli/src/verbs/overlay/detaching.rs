@@ -104,7 +104,7 @@ impl Detach {
             return Err(error);
         }
         if hidden.store()?.is_none() {
-            hidden.remove(&hidden.own_store())?;
+            hidden.remove_remains()?;
             let directory = terminal::path(&directory);
             terminal::note(&format!("{directory}: took away what a killed command had left"));
             return Ok(None);

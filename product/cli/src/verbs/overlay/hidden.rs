@@ -145,6 +145,15 @@ impl Hidden {
         self.guarded()?.map_or(Ok(()), |guarded| guarded.remove(STORE))
     }
 
+    /// Takes away what is there without a note, unless this program has not put it there.
+    pub(super) fn remove_remains(&self) -> Result<(), CliError> {
+        for name in [BEGUN, KILLED] {
+            self.read(name)?;
+        }
+        self.guarded()?.map_or(Ok(false), |guarded| guarded.check(STORE))?;
+        self.remove(&self.own_store())
+    }
+
     /// Takes everything away: the note first, for without it the store is nobody's. A store elsewhere goes
     /// when that is durable, for a note that came back would need it; a disk can then be formatted again.
     pub(super) fn remove(&self, store: &Path) -> Result<(), CliError> {
