@@ -6,8 +6,8 @@
 //! - A queue that was ended submits nothing more; see [`Queue`](super::controller::Queue).
 //! - Data in a capsule always has room: a slot's worth each. Data that is asked for, and data that is read,
 //!   waits its turn for a buffer; capsules behind it do not, so that the data of one command never waits
-//!   behind the command of another. A turn comes with any buffer that is free again: a command that was
-//!   answered, an answer that was sent, or, for a queue that holds nothing, memory of other hosts.
+//!   behind the command of another. A turn comes with any buffer that is free again: a command was
+//!   answered, an answer was sent, or, for a queue that holds nothing, others gave memory back.
 //! - The data of all queues together, capsules apart, has the memory of the target's budget.
 //! - Every command is answered once. A data digest that is wrong fails its command, and no other.
 
@@ -54,8 +54,8 @@ pub(super) struct QueueTerms {
     pub(super) flow_control_disabled: bool,
     /// Bytes of buffers for data that does not come in capsules.
     pub(super) memory_max: usize,
-    /// Bytes of all queues together; `None` if the host is the kernel that this process runs on: its
-    /// queues have a stock each.
+    /// Bytes of all queues together; `None` if the host is this machine's own kernel: its queues
+    /// have a stock each.
     pub(super) budget: Option<Arc<Budget>>,
 }
 
@@ -438,7 +438,7 @@ impl Io {
         }
     }
 
-    /// True if commands wait for memory that other hosts have: nothing of the queue's own will wake it.
+    /// True if commands wait for memory of other hosts: no event of the queue's own will wake it.
     pub(super) fn waits_for_others(&self) -> bool {
         !self.is_over && self.account.as_ref().is_some_and(Account::waits)
     }

@@ -46,8 +46,8 @@ pub struct TargetOptions {
     pub io_queues_max: u16,
     /// Bytes of buffers of an I/O queue, besides those for data in capsules; 4 MiB at least.
     pub queue_memory_max: usize,
-    /// The same of all queues together; 8 MiB at least. Hosts that never take their data cannot make
-    /// the target hold more, and leave a part of it to others.
+    /// The same of all queues together; 8 MiB at least. Hosts that never take their data cannot
+    /// make the target hold more, and leave a part of it to others.
     pub memory_max: usize,
     /// The host is the kernel that this process runs on, which sends most when it is short of memory:
     /// all buffers are there from the start. No other host is let in, and there is no discovery

@@ -95,7 +95,8 @@ fn connect(target: &Target, host: u8) -> Initiator {
     Initiator::connect(target.address(), &options).expect("a host can connect")
 }
 
-/// Sends all commands of a host; reads of data that it does not take, or writes whose data it does not send.
+/// Sends all commands of a host: reads whose data it does not take, or writes whose data it does
+/// not send.
 fn ask_for_all(host: &mut Initiator, opcode: u8) {
     let inward = if opcode == io::READ { 1 << 20 } else { 0 };
     for number in 0..COMMANDS {
@@ -107,8 +108,8 @@ fn ask_for_all(host: &mut Initiator, opcode: u8) {
     host.io.flush();
 }
 
-/// Lets greedy hosts at a target; waits until it holds `least` for each of them, and gives the most that it ever had
-/// for each.
+/// Lets greedy hosts at a target. Waits until it holds `least` for each of them; the most that it
+/// ever had for each.
 fn most_for_each(options: TargetOptions, least: i64) -> i64 {
     let target = serve(options);
     let mut good = NvmeHost(connect(&target, 200));
@@ -165,8 +166,8 @@ fn all_hosts_together_hold_no_more_than_the_target_may() {
     assert!(most < 5 * MIB, "{most} bytes for each of {HOSTS} hosts");
 }
 
-/// All buffers of its queue are in answers that the host does not take, and nothing is under way that could complete:
-/// when the host takes them after all, its other commands go on.
+/// All buffers of its queue are in answers that the host does not take, and nothing is under way
+/// that could complete: when the host takes them after all, its other commands go on.
 #[test]
 fn a_host_that_takes_its_data_late_gets_all_of_it() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

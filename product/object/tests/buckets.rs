@@ -130,7 +130,7 @@ fn a_directory_that_is_gone_is_no_empty_bucket() {
     }
 }
 
-/// A file that somebody else has put there is not read into memory whole.
+/// A foreign file of any size is not read into memory whole.
 #[test]
 fn a_file_larger_than_any_object_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary directory can be made");
