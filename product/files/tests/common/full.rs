@@ -72,6 +72,14 @@ impl Writer {
         Writer { file, stage: Stage::Idle, is_blind: false }
     }
 
+    pub fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::Idle)
+    }
+
+    pub fn file(&self) -> u64 {
+        self.file
+    }
+
     /// Begins a write, if nothing is out.
     pub fn begin(&mut self, mount: &mut Mount, random: &mut Random) {
         if !matches!(self.stage, Stage::Idle) {

@@ -62,6 +62,8 @@ struct Life<'a> {
     writers: [Writer; GREEDY.len()],
     history: History,
     syncs: Vec<Sync>,
+    /// Files of many blocks that were written last and synced: number, byte and length.
+    synced: Vec<(u64, u8, usize)>,
     trouble: Trouble,
     now_ns: u64,
     /// Commands that are out while others complete.
@@ -104,6 +106,7 @@ impl<'a> Life<'a> {
             writers,
             history: History::new(&states),
             syncs: Vec::new(),
+            synced: Vec::new(),
             trouble: Trouble::None,
             now_ns: 1,
             out_goal: 4,
@@ -265,6 +268,11 @@ impl<'a> Life<'a> {
         let findings = check(mount.volume());
         assert!(findings.is_empty(), "opened after {kept}: {findings:?}");
         assert_eq!(orphan_count(mount.volume()), 0, "orphans go");
+        for (file, byte, length) in &self.synced {
+            let found = mount.read(*file, 0, *length as u32).expect("sound");
+            assert_eq!(found.len(), *length, "what was synced is as long as it was");
+            assert!(found.iter().all(|other| other == byte), "what was synced last is there");
+        }
         mount.volume().cut(mount.volume().log.len())
     }
 
@@ -274,8 +282,12 @@ impl<'a> Life<'a> {
             self.end_shortage();
         }
         self.mount.settle();
+        // A writer goes on after an answer: until that is answered too.
+        for _ in 0..3 {
+            self.take_answers();
+            self.mount.settle();
+        }
         self.take_answers();
-        self.mount.settle();
         assert!(self.mount.files.is_quiet() && self.syncs.is_empty(), "everything was answered");
         if self.trouble == Trouble::Broken {
             return;
@@ -286,6 +298,15 @@ impl<'a> Life<'a> {
             self.mount.settle();
         }
         assert!(self.mount.files.is_durable(), "changes that have waited long enough is durable");
+        for writer in self.writers.iter().filter(|writer| writer.is_idle()) {
+            let (byte, length) =
+                (self.random.bits() as u8, 1 + self.random.below(200_000) as usize);
+            if self.mount.write(writer.file(), 0, &vec![byte; length]).is_ok() {
+                self.synced.push((writer.file(), byte, length));
+            }
+        }
+        self.mount.sync();
+        self.mount.settle();
         let volume = self.mount.volume();
         assert_eq!(volume.durable, volume.log.len(), "and the volume says so");
         let answered = self.history.answered();
