@@ -9,7 +9,7 @@ use crate::sync::Waiter;
 use coulter::buffer::Buffer;
 use coulter_files::{AllocateMode, Command, Reply, Request, Time, Whence};
 use coulter_format::BLOCK_SIZE;
-use coulter_format::overlay::{Fingerprint, Record, RecordState, WINDOW_BLOCKS};
+use coulter_format::overlay::{Record, WINDOW_BLOCKS};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// A run of overwrites that is so long is in order, and stays in place.
@@ -123,63 +123,6 @@ impl<L: Lower> Overlay<L> {
         let count = self.lower.read(&handle, offset, &mut bytes[..valid])?;
         bytes[count..].fill(0);
         Ok(())
-    }
-
-    /// That nobody else has changed the lower file of a record.
-    pub(crate) fn check_lower(&mut self, record: u32) -> Outcome<()> {
-        let adopted = self.store.adopted(record);
-        if adopted.fault.is_some() {
-            return Err(libc::EIO);
-        }
-        let (state, expected) = (adopted.record.state, adopted.record.lower);
-        if state == RecordState::Settling {
-            return Ok(());
-        }
-        let handle = adopted.record.handle;
-        let now = self.lower.status(&handle)?.fingerprint();
-        if self.store.unnoted.contains(&record) && now.size == expected.size {
-            return self.note_late(record, now);
-        }
-        if now != expected {
-            self.set_fault(record, "its lower file was changed by others");
-            return Err(libc::EIO);
-        }
-        Ok(())
-    }
-
-    /// What a lower file is like after changes of our own of which one failed, or was not followed by a look at it.
-    fn note_late(&mut self, record: u32, now: Fingerprint) -> Outcome<()> {
-        let Record { handle, number, lower, is_taking_space, .. } =
-            self.store.adopted(record).record;
-        if now.modified != lower.modified {
-            if !is_taking_space {
-                self.set_fault(record, "its lower file was changed by others");
-                return Err(libc::EIO);
-            }
-            let modified = Some(lower.modified);
-            let set = self.lower.set(&handle, &Settings { modified, ..Settings::default() });
-            // A sync under way may come before it.
-            self.touch(number);
-            set?;
-        }
-        self.note_lower(record);
-        if self.store.unnoted.contains(&record) { Err(libc::EIO) } else { Ok(()) }
-    }
-
-    /// After a change of our own: what the lower file is to be like from now on.
-    pub(crate) fn note_lower(&mut self, record: u32) {
-        let handle = self.store.adopted(record).record.handle;
-        let Ok(status) = self.lower.status(&handle) else {
-            self.store.unnoted.insert(record);
-            return;
-        };
-        let adopted = self.store.adopted_mut(record);
-        // Only the time of change can be ours: size and content are not touched before settling.
-        adopted.record.lower.changed = status.changed;
-        if adopted.record.lower == status.fingerprint() {
-            self.store.unnoted.remove(&record);
-        }
-        self.store.dirty.insert(record);
     }
 
     /// A write to a file of which no block is in the store yet.
@@ -589,8 +532,8 @@ impl<L: Lower> Overlay<L> {
             mode &= !libc::S_ISGID;
         }
         if mode != status.mode & 0o7777 {
-            self.lower.set(handle, &Settings { mode: Some(mode), ..Settings::default() })?;
             self.touch(number);
+            self.lower.set(handle, &Settings { mode: Some(mode), ..Settings::default() })?;
         }
         self.strip_capability(number, handle).map(drop)
     }

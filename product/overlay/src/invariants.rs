@@ -1,4 +1,4 @@
-//! What must hold between two steps, counted anew: for the models, which ask after each.
+//! Invariants between two steps, counted anew for the models, which ask after each.
 
 use crate::begun::Begun;
 use crate::io::{Stage, Then};
@@ -18,7 +18,7 @@ impl<L: Lower> Overlay<L> {
         self.assert_waiting();
     }
 
-    /// What is out belongs to tasks, and each task waits for something.
+    /// Commands that are out belong to tasks, and each task waits for something.
     fn assert_tasks(&self) {
         let mut out = vec![0; self.tasks.len()];
         let (mut changes, mut reserved, mut flushes) = (0, 0, 0);
@@ -64,13 +64,16 @@ impl<L: Lower> Overlay<L> {
             let writers = exclusive.remove(&record).unwrap_or(0);
             let below = u32::from(writers == 0 && self.settling.is_busy_with(record));
             assert!(writers <= 1, "one at a time changes more of record {record}");
-            assert!(!is_exclusive || writers + below == 1, "record {record} is locked by nobody");
+            assert!(
+                !is_exclusive || writers + below == 1,
+                "record {record} is locked without a user"
+            );
             assert!(is_exclusive || writers == 0, "record {record} is changed without its lock");
         }
         assert!(shared.is_empty() && exclusive.is_empty(), "a lock of a record that is gone");
     }
 
-    /// Who waits is waited for.
+    /// Requests that wait have something to wait for.
     fn assert_waiting(&self) {
         let is_over = self.is_ending || self.failed.is_some() || !self.is_open;
         let has_hope = is_over || self.settling.backlog() > 0;
@@ -98,7 +101,7 @@ impl Store {
     fn assert_invariants(&self) {
         let (mut lists, mut mapped, mut windows) = (Lists::default(), 0, 0);
         for (record, adopted) in self.in_use() {
-            lists.add(record, adopted);
+            lists.add(record, adopted.standing());
             mapped += adopted.mapped;
             windows += adopted.windows.len();
             let mut present = 0;

@@ -307,7 +307,7 @@ impl<L: Lower> Overlay<L> {
 
     /// Begins a flush if there are those who wait for what has completed, and none is out.
     fn begin_flush(&mut self) {
-        // Who came first waits for least.
+        // The first one waits for least.
         let Some((target, _)) = self.flush_waiters.first().copied() else { return };
         if self.order.begin_flush(target) {
             self.counters.flushes += 1;

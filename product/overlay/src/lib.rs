@@ -65,6 +65,7 @@ mod mark;
 #[cfg(test)]
 mod model;
 mod names;
+mod noted;
 mod overlay;
 mod queue;
 mod recover;

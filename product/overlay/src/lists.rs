@@ -1,12 +1,20 @@
-//! Lists of records by what they are like, so that nothing looks at all records to find some.
+//! Lists of records by their standing, so that nothing looks at all records to find some.
 //!
 //! # Invariants
-//! - A record is in exactly the lists that what it is like puts it in: [`Lists::remove`] comes before it changes,
-//!   [`Lists::add`] after that.
+//! - A record is in the lists of its [`Standing`] and in no others: [`Lists::remove`] comes
+//!   before it changes, [`Lists::add`] after that.
 
-use crate::store::Adopted;
-use coulter_format::overlay::RecordState;
 use std::collections::BTreeSet;
+
+/// All that puts a record in one list or another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) mapped: u64,
+    pub(crate) can_come_home: bool,
+    pub(crate) is_taking_space: bool,
+    pub(crate) has_fault: bool,
+    pub(crate) is_settled: bool,
+}
 
 /// See the module's documentation.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -22,34 +30,34 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    pub(crate) fn add(&mut self, record: u32, adopted: &Adopted) {
+    pub(crate) fn add(&mut self, record: u32, at: Standing) {
         let mut is_new = true;
-        if adopted.can_come_home() {
-            is_new &= self.coming_home.insert((adopted.mapped, record));
+        if at.can_come_home {
+            is_new &= self.coming_home.insert((at.mapped, record));
         }
-        if adopted.record.is_taking_space {
+        if at.is_taking_space {
             is_new &= self.taking_space.insert(record);
         }
-        if adopted.fault.is_some() {
+        if at.has_fault {
             is_new &= self.faults.insert(record);
         }
         assert!(is_new, "record {record} was taken off its lists before it changed");
-        self.settled += u64::from(adopted.record.state == RecordState::Settled);
+        self.settled += u64::from(at.is_settled);
     }
 
-    pub(crate) fn remove(&mut self, record: u32, adopted: &Adopted) {
+    pub(crate) fn remove(&mut self, record: u32, at: Standing) {
         let mut was_there = true;
-        if adopted.can_come_home() {
-            was_there &= self.coming_home.remove(&(adopted.mapped, record));
+        if at.can_come_home {
+            was_there &= self.coming_home.remove(&(at.mapped, record));
         }
-        if adopted.record.is_taking_space {
+        if at.is_taking_space {
             was_there &= self.taking_space.remove(&record);
         }
-        if adopted.fault.is_some() {
+        if at.has_fault {
             was_there &= self.faults.remove(&record);
         }
         assert!(was_there, "record {record} changed behind the back of its lists");
-        let is_settled = u64::from(adopted.record.state == RecordState::Settled);
+        let is_settled = u64::from(at.is_settled);
         assert!(self.settled >= is_settled, "a settled record was counted");
         self.settled -= is_settled;
     }

@@ -109,11 +109,7 @@ impl<L: Lower> Overlay<L> {
             Request::SetXattr { inode, name, value, mode, kills_set_gid } => {
                 self.set_xattr(inode, &name, &value, mode, kills_set_gid)
             }
-            Request::RemoveXattr { inode, name } => self.marked(inode, &name).and_then(|handle| {
-                self.lower.remove_xattr(&handle, name.bytes())?;
-                self.note_change(inode, &handle);
-                Ok(Reply::Done)
-            }),
+            Request::RemoveXattr { inode, name } => self.remove_xattr(inode, &name),
             Request::XattrNames { inode } => self.xattr_names(inode),
             Request::Statistics => self.lower.usage().map(Reply::Usage),
             request => unreachable!("{request:?} is about content"),
@@ -145,8 +141,8 @@ impl<L: Lower> Overlay<L> {
                 self.handle_of(inode).and_then(|handle| {
                     // Here it is root who does it, from whom the lower file system takes none.
                     self.strip_privileges(inode, &handle)?;
-                    self.lower.allocate(&handle, offset, length, mode)?;
                     self.touch(inode);
+                    self.lower.allocate(&handle, offset, length, mode)?;
                     Ok(Reply::Done)
                 })
             }
@@ -182,6 +178,8 @@ impl<L: Lower> Overlay<L> {
     fn resize(&mut self, number: u64, changes: &Changes, now: Time) -> Outcome<Reply> {
         let handle = self.handle_of(number)?;
         if let Some(size) = changes.size {
+            // A call that fails may have done its work, and what comes behind it may fail.
+            self.touch(number);
             self.lower.set_size(&handle, size)?;
         }
         self.change_lower(number, &Changes { size: None, ..*changes }, now)?;
@@ -218,8 +216,8 @@ impl<L: Lower> Overlay<L> {
     fn link(&mut self, inode: u64, directory: u64, name: &Name) -> Outcome<Reply> {
         let handle = self.check_name(directory, name, libc::EEXIST)?;
         let node = self.handle_of(inode)?;
-        self.lower.link(&node, &handle, name.bytes())?;
         self.touch(directory);
+        self.lower.link(&node, &handle, name.bytes())?;
         if let Some(known) = self.nodes.get_mut(&inode)
             && known.is_gone
         {
@@ -254,7 +252,7 @@ impl<L: Lower> Overlay<L> {
         (!was_said || !is_saved).then_some(record)
     }
 
-    /// What a name that is about to go stands for. Only where it is known can it be held.
+    /// Looks up a name that is about to go: only a known file can be held.
     fn look_for(&mut self, directory: &Handle, name: &Name) -> Outcome<Option<Found>> {
         match self.lower.lookup(directory, name.bytes()) {
             Ok(found) => Ok(Some(found)),
@@ -285,7 +283,7 @@ impl<L: Lower> Overlay<L> {
         let is_directory = found.status.mode & libc::S_IFMT == libc::S_IFDIR;
         let is_gone = match self.lower.status(&handle) {
             Ok(status) => status.links == 0 || is_directory && status.links < 2,
-            // What it was before tells as well.
+            // The status before the call tells as well.
             Err(_) => is_taken && (is_directory || found.status.links == 1),
         };
         if is_gone {
@@ -504,11 +502,20 @@ impl<L: Lower> Overlay<L> {
             self.store.adopted_mut(record).may_have_capability = true;
             self.store.unnoted.insert(record);
         }
+        self.touch(inode);
         self.lower.set_xattr(&handle, name.bytes(), value, mode)?;
         if kills_set_gid {
             let mode = self.lower.status(&handle)?.mode & 0o7777 & !libc::S_ISGID;
             self.lower.set(&handle, &Settings { mode: Some(mode), ..Settings::default() })?;
         }
+        self.note_change(inode, &handle);
+        Ok(Reply::Done)
+    }
+
+    fn remove_xattr(&mut self, inode: u64, name: &Name) -> Outcome<Reply> {
+        let handle = self.marked(inode, name)?;
+        self.touch(inode);
+        self.lower.remove_xattr(&handle, name.bytes())?;
         self.note_change(inode, &handle);
         Ok(Reply::Done)
     }

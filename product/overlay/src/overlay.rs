@@ -145,7 +145,7 @@ pub struct Overlay<L: Lower> {
     pub(crate) syncs: Vec<(Waiter, u64)>,
     /// Nodes that are being made durable below, by number.
     pub(crate) syncing: HashMap<u64, Syncing>,
-    /// Errors of syncs that nobody had asked for, by node: the next who asks is told.
+    /// Errors of syncs that no request had asked for, by node: the next sync of it tells.
     pub(crate) owed: HashMap<u64, i32>,
     /// What else goes on below, by its name.
     pub(crate) begun: HashMap<u64, Begun>,

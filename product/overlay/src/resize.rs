@@ -134,8 +134,8 @@ impl<L: Lower> Overlay<L> {
             settings.modified = None;
         }
         self.store.unnoted.extend(record);
-        self.lower.set(&handle, &settings)?;
         self.touch(number);
+        self.lower.set(&handle, &settings)?;
         if let Some(record) = record {
             self.note_lower(record);
         }

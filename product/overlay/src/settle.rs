@@ -121,15 +121,15 @@ impl Settling {
         count < COUNT_MAX && blocks < BLOCKS_MAX
     }
 
-    /// A file is cut off: the lower one is cut off too before anything more of it is brought home. Or a sync of it
-    /// has failed, of whomever: then nothing that was brought home counts.
+    /// A file is cut off: the lower one is cut off too before anything more of it is brought home.
+    /// Or a sync of it has failed, of whomever: then nothing that was brought home counts.
     pub(crate) fn begin_anew(&mut self, record: u32) {
         if let Some(job) = self.jobs.iter_mut().find(|job| job.record == record) {
             job.has_begun = false;
         }
     }
 
-    /// Whether a step of a record is under way that is not a piece.
+    /// True if a step of a record is under way that is not a piece.
     pub(crate) fn is_busy_with(&self, record: u32) -> bool {
         self.jobs.iter().any(|job| job.record == record && job.is_busy)
     }
@@ -283,7 +283,7 @@ impl<L: Lower> Overlay<L> {
             return self.settle_failed(Some(lock), errno);
         }
         if !crate::is_broken("failed sync") {
-            // What was brought home before may be lost with a sync that has failed.
+            // Blocks that were brought home before may be lost with a sync that has failed.
             self.store.forget_copied(record);
         }
         self.store.set_state(record, RecordState::Settling);
@@ -302,8 +302,8 @@ impl<L: Lower> Overlay<L> {
         let portion = portion.expect("there is one, or this is no step");
         let (block, size) = (portion.host, (portion.count * BLOCK) as usize);
         self.store.mark_copied(record, &portion);
-        // Of the block in which the lower file's own bytes end only those count after a crash that takes what is
-        // read here from the store: it must not be a mixture of before and after.
+        // In the block with the end of the lower file's own bytes, only those count after a crash
+        // that takes the data read here from the store. A copy that came before would be a mixture.
         let (edge, rest) = {
             let valid = self.store.adopted(record).record.lower_valid;
             (valid / BLOCK, valid % BLOCK)

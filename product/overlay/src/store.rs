@@ -1,6 +1,6 @@
 //! What is in the store, in memory: records, windows, which blocks are mapped.
 
-use crate::lists::Lists;
+use crate::lists::{Lists, Standing};
 use crate::locks::Lock;
 use coulter_format::overlay::{
     Handle, OWNERS_PER_BLOCK, Owner, RECORD_LIMIT, RECORDS_PER_BLOCK, RECORDS_START, Record,
@@ -75,7 +75,7 @@ pub(crate) struct Adopted {
     pub(crate) space_noted: u64,
     /// The lower file may give programs rights, which each write takes away.
     pub(crate) may_have_capability: bool,
-    /// Its file has no name any more, and nobody has it open.
+    /// Its file has no name any more, and is not open.
     pub(crate) is_dying: bool,
     /// It is to be forgotten, or is being forgotten.
     pub(crate) is_forgettable: bool,
@@ -104,6 +104,16 @@ impl Adopted {
             && !self.record.is_nameless
             && !self.is_dying
             && self.fault.is_none()
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        Standing {
+            mapped: self.mapped,
+            can_come_home: self.can_come_home(),
+            is_taking_space: self.record.is_taking_space,
+            has_fault: self.fault.is_some(),
+            is_settled: self.record.state == RecordState::Settled,
+        }
     }
 
     /// The first block behind the end.
@@ -159,8 +169,8 @@ pub(crate) struct Store {
     pub(crate) reserved: u64,
     /// Records that were changed since they were written: times and what is noted of the lower file.
     pub(crate) dirty: BTreeSet<u32>,
-    /// Records whose lower file was changed by us, or may have been, while what it is like since then could not be
-    /// noted: a call failed.
+    /// Records whose lower file was changed by us, or may have been, while what it is like since
+    /// then could not be noted: a call failed.
     pub(crate) unnoted: BTreeSet<u32>,
     lists: Lists,
     /// How often a record was looked at.
@@ -220,7 +230,7 @@ impl Store {
             None => return None,
         };
         self.by_number.insert(adopted.record.number, record);
-        self.lists.add(record, &adopted);
+        self.lists.add(record, adopted.standing());
         self.records[record as usize] = Some(Box::new(adopted));
         Some(record)
     }
@@ -232,7 +242,7 @@ impl Store {
             self.records.push(None);
         }
         self.free_records.remove(&record);
-        self.lists.add(record, &adopted);
+        self.lists.add(record, adopted.standing());
         self.records[record as usize] = Some(Box::new(adopted));
     }
 
@@ -240,9 +250,9 @@ impl Store {
     pub(crate) fn change<T>(&mut self, record: u32, change: impl FnOnce(&mut Adopted) -> T) -> T {
         let adopted = self.records[record as usize].as_deref_mut();
         let adopted = adopted.expect("a record in use is there");
-        self.lists.remove(record, adopted);
+        self.lists.remove(record, adopted.standing());
         let result = change(adopted);
-        self.lists.add(record, adopted);
+        self.lists.add(record, adopted.standing());
         result
     }
 
@@ -271,7 +281,7 @@ impl Store {
     pub(crate) fn remove_record(&mut self, record: u32) {
         let adopted = self.records[record as usize].take().expect("it is there");
         assert!(adopted.windows.is_empty(), "windows would belong to nobody");
-        self.lists.remove(record, &adopted);
+        self.lists.remove(record, adopted.standing());
         if self.by_number.get(&adopted.record.number) == Some(&record) {
             self.by_number.remove(&adopted.record.number);
         }

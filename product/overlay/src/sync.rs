@@ -170,8 +170,8 @@ impl<L: Lower> Overlay<L> {
         self.store.change(record, |adopted| adopted.is_dying = true);
         let Record { number, state, .. } = self.store.adopted(record).record;
         if state == RecordState::Live || crate::is_broken("dying") {
-            // A crash may give it its name back. The lower file of one that settles is not as it was noted then,
-            // and that of one that is settled has all.
+            // A crash may give it its name back. The lower file of one that settles is not as it
+            // was noted then, and that of one that is settled has all.
             self.store.set_state(record, RecordState::Dying);
         }
         self.store.by_number.remove(&number);

@@ -1,4 +1,4 @@
-//! What a life by chance asks for.
+//! Requests of a life by chance.
 
 use super::lives::{Flight, Life, NAMES, lookup};
 use super::shadow::{FILE_BLOCKS, Shadow};

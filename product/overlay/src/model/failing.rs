@@ -1,4 +1,5 @@
-//! One call below fails, whichever it is: what was asked for may be refused, and no more comes of it.
+//! One call below fails, whichever it is: what was asked for may be refused, and no more comes of
+//! it.
 
 use super::chance::Chance;
 use super::crashes::Mount;
@@ -65,7 +66,8 @@ fn a_file_is_served_after_any_call_has_failed_that_changes_its_mode() {
     });
 }
 
-/// Behind the end of the lower file space is taken, which sets its time, and then the time is set back.
+/// Behind the end of the lower file space is taken, which sets its time, and then the time is set
+/// back.
 #[test]
 fn a_file_is_served_after_any_call_has_failed_that_takes_space_for_it() {
     let grow = |inode| block_of(inode, BLOCKS + 2, 9);
@@ -135,7 +137,8 @@ fn an_error_of_a_sync_that_nobody_asked_for_is_told_by_the_next_one() {
     mount.ask(Request::SyncNode { inode }).expect("it is told once");
 }
 
-/// Brings a file home, after so many commands of which another one's sync fails: what is at home after a cut.
+/// Brings a file home; after `steps` commands a sync of another request fails. True if the file is
+/// whole after a cut, none if no sync failed.
 fn bring_home_beside_a_sync_that_fails(steps: u64) -> Option<bool> {
     let (mut mount, inode, expected) = mount();
     // Else there would be nothing to sync below.
@@ -171,4 +174,22 @@ fn a_sync_that_fails_for_another_one_takes_nothing_of_what_was_brought_home_befo
     let found: Vec<bool> = (0..12).filter_map(bring_home_beside_a_sync_that_fails).collect();
     super::BROKEN.set(None);
     assert!(found.contains(&false), "the rule is what keeps it so: {found:?}");
+}
+
+/// The size is set before the call fails that sets its mode.
+#[test]
+fn a_size_that_was_set_before_a_call_failed_is_durable_after_a_sync() {
+    for calls in 0..CALLS_MAX {
+        let (mut mount, _) = Mount::new();
+        let inode = mount.find().expect("it is there");
+        mount.ask(Request::SyncNode { inode }).expect("nothing fails");
+        let changes = Changes { size: Some(100), mode: Some(0o600), ..Changes::default() };
+        mount.overlay.lower.fail_after(calls);
+        let _ = mount.ask(Request::Change { inode, changes });
+        mount.overlay.lower.fail_after(u64::MAX);
+        let content = mount.content_of(inode).expect("nothing fails any more");
+        mount.ask(Request::SyncNode { inode }).expect("nothing fails any more");
+        let mut after = Mount::open(mount.overlay.lower.cut(Loss::Everything), mount.volume);
+        assert!(after.content() == Ok(Some(content)), "after {calls} calls");
+    }
 }

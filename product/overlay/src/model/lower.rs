@@ -1,23 +1,24 @@
 //! A lower directory in memory, with one level of names, that says what a power cut would leave.
 //!
-//! What was not synced is lost apart from each other: the attributes of each file, each block of it, each name.
-//! A rename is whole or not there. Syncs go on until they are told to end, in any order, and cover what was
-//! there when they began. A sync that fails takes what it was to write: a later one does not bring it back.
+//! Changes that were not synced are lost apart from each other: the attributes of each file, each
+//! block of it, each name. A rename is whole or not there. Syncs go on until they are told to end,
+//! in any order, and cover what was there when they began. A sync that fails takes what it was to
+//! write: a later one does not bring it back.
 
 use super::bytes::Bytes;
 use super::chance::Chance;
 use super::trace;
-use crate::lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
-use coulter_files::{AllocateMode, NewNode, RenameFlags, Time, Usage, Whence, XattrMode};
+use crate::lower::{Handle, Outcome};
+use coulter_files::Time;
 use coulter_format::Block;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-const ROOT: u64 = 2;
+pub(super) const ROOT: u64 = 2;
 /// The number of the first inode.
-const FIRST: u64 = 10;
-const BLOCK: u64 = coulter_format::BLOCK_SIZE as u64;
+pub(super) const FIRST: u64 = 10;
+pub(super) const BLOCK: u64 = coulter_format::BLOCK_SIZE as u64;
 /// Versions of a file that are kept, that of the last sync first.
 const VERSIONS_MAX: usize = 12;
 
@@ -31,22 +32,22 @@ pub(crate) enum Loss {
 }
 
 /// An inode: its number and its generation.
-type Key = (u64, u64);
+pub(super) type Key = (u64, u64);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct File {
-    data: Bytes,
+pub(super) struct File {
+    pub(super) data: Bytes,
     /// Blocks that have space.
-    allocated: BTreeSet<u64>,
-    links: u32,
-    mode: u32,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    modified: i64,
-    changed: i64,
+    pub(super) allocated: BTreeSet<u64>,
+    pub(super) links: u32,
+    pub(super) mode: u32,
+    pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) modified: i64,
+    pub(super) changed: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Begun {
+pub(super) enum Begun {
     Sync(Key),
     SyncAll,
     /// Nothing that a power cut would respect.
@@ -54,14 +55,15 @@ enum Begun {
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
-    files: BTreeMap<Key, Rc<File>>,
-    names: BTreeMap<Vec<u8>, Key>,
+pub(super) struct State {
+    pub(super) files: BTreeMap<Key, Rc<File>>,
+    pub(super) names: BTreeMap<Vec<u8>, Key>,
 }
 
-/// A change of names that a power cut keeps or takes as a whole: each name, and what it stands for afterwards.
+/// A change of names that a power cut keeps or takes as a whole: each name, and what it stands for
+/// afterwards.
 #[derive(Clone, Debug)]
-struct Renaming {
+pub(super) struct Renaming {
     serial: u64,
     names: Vec<(Vec<u8>, Option<Key>)>,
     /// Inodes that come, go or move.
@@ -69,65 +71,65 @@ struct Renaming {
 }
 
 /// Versions of a file since the last sync that covered it, each with when it came.
-type Versions = Vec<(u64, Rc<File>)>;
+pub(super) type Versions = Vec<(u64, Rc<File>)>;
 
 /// How calls fail.
 #[derive(Clone, Debug)]
-struct Faults {
+pub(super) struct Faults {
     chance: Chance,
     when: When,
     count: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum When {
-    /// By chance, one of so many.
+pub(super) enum When {
+    /// By chance, one of this number.
     OneOf(u64),
-    /// One, after so many others.
+    /// One, after this number of others.
     After(u64),
 }
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelLower {
-    now: State,
-    versions: BTreeMap<Key, Versions>,
+    pub(super) now: State,
+    pub(super) versions: BTreeMap<Key, Versions>,
     /// Names that a power cut leaves, and changes since.
-    durable_names: BTreeMap<Vec<u8>, Key>,
-    renamings: Vec<Renaming>,
+    pub(super) durable_names: BTreeMap<Vec<u8>, Key>,
+    pub(super) renamings: Vec<Renaming>,
     /// Blocks that a failed sync took, and what is on the disk instead.
-    lost: BTreeMap<Key, BTreeMap<u64, Rc<Block>>>,
-    held: BTreeSet<Key>,
-    clock: i64,
+    pub(super) lost: BTreeMap<Key, BTreeMap<u64, Rc<Block>>>,
+    pub(super) held: BTreeSet<Key>,
+    pub(super) clock: i64,
     /// Counts changes.
-    serial: u64,
-    generation: u64,
-    /// What was begun: its tag, when that was, and what.
-    begun: VecDeque<(u64, u64, Begun)>,
-    ended: VecDeque<(u64, Outcome<()>)>,
-    faults: Option<Faults>,
+    pub(super) serial: u64,
+    pub(super) generation: u64,
+    /// Syncs that go on: tag, serial at the beginning, and kind.
+    pub(super) begun: VecDeque<(u64, u64, Begun)>,
+    pub(super) ended: VecDeque<(u64, Outcome<()>)>,
+    pub(super) faults: Option<Faults>,
     /// What there was before each change, if somebody wants to know.
-    history: Option<Vec<State>>,
+    pub(super) history: Option<Vec<State>>,
 }
 
-fn handle((number, generation): Key) -> Handle {
+pub(super) fn handle((number, generation): Key) -> Handle {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes[8..].copy_from_slice(&generation.to_le_bytes());
     Handle::new(1, &bytes).expect("it is short")
 }
 
-fn key(handle: &Handle) -> Key {
+pub(super) fn key(handle: &Handle) -> Key {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("it was made here"));
     (word(&handle.bytes()[..8]), word(&handle.bytes()[8..]))
 }
 
 /// The blocks of a range of bytes.
-fn blocks(offset: u64, length: u64) -> Range<u64> {
+pub(super) fn blocks(offset: u64, length: u64) -> Range<u64> {
     offset / BLOCK..(offset + length).div_ceil(BLOCK)
 }
 
-fn time(seconds: i64) -> Time {
+pub(super) fn time(seconds: i64) -> Time {
     Time { seconds, nanoseconds: 0 }
 }
 
@@ -151,7 +153,7 @@ impl ModelLower {
     }
 
     /// All of it is durable, and nothing is under way.
-    fn restarted(&self, now: State) -> ModelLower {
+    pub(super) fn restarted(&self, now: State) -> ModelLower {
         let versions = now.files.iter().map(|(key, file)| (*key, vec![(0, file.clone())]));
         ModelLower {
             versions: versions.collect(),
@@ -169,7 +171,7 @@ impl ModelLower {
             (one_of > 0).then_some(Faults { chance, when: When::OneOf(one_of), count: 0 });
     }
 
-    /// One call fails, after so many others.
+    /// One call fails, after this number of others.
     pub(crate) fn fail_after(&mut self, calls: u64) {
         let (chance, when) = (Chance(calls), When::After(calls));
         self.faults = Some(Faults { chance, when, count: 0 });
@@ -241,12 +243,12 @@ impl ModelLower {
                     Rc::new(File { data, ..(*now).clone() })
                 }),
             };
-            files.insert(*key, file.expect("what has a name is there"));
+            files.insert(*key, file.expect("a file with a name is there"));
         }
         self.left(files, names.clone())
     }
 
-    /// What is there after a power cut that takes by chance what it may take.
+    /// The directory after a power cut that takes by chance all that it may take.
     pub(crate) fn cut_by_chance(&self, chance: &mut Chance) -> ModelLower {
         let mut names = self.durable_names.clone();
         let mut missing: Vec<&Renaming> = Vec::new();
@@ -268,7 +270,7 @@ impl ModelLower {
     }
 
     /// A file after a power cut: attributes of one of its versions, each block of one.
-    fn file_by_chance(&self, key: Key, chance: &mut Chance) -> File {
+    pub(super) fn file_by_chance(&self, key: Key, chance: &mut Chance) -> File {
         let versions = &self.versions[&key];
         let count = versions.len() as u64;
         let which = chance.below(3);
@@ -294,7 +296,7 @@ impl ModelLower {
         file
     }
 
-    fn left(
+    pub(super) fn left(
         &self,
         mut files: BTreeMap<Key, Rc<File>>,
         names: BTreeMap<Vec<u8>, Key>,
@@ -328,7 +330,7 @@ impl ModelLower {
     }
 
     /// By chance the call fails.
-    fn fail(&mut self) -> Outcome<()> {
+    pub(super) fn fail(&mut self) -> Outcome<()> {
         let Some(faults) = &mut self.faults else { return Ok(()) };
         let fails = match &mut faults.when {
             When::OneOf(count) => faults.chance.one_of(*count),
@@ -347,23 +349,23 @@ impl ModelLower {
         Err(errors[faults.chance.below(errors.len() as u64) as usize])
     }
 
-    /// By chance what has failed has done part of its work.
-    fn half(&mut self) -> bool {
+    /// By chance a call that fails does part of its work.
+    pub(super) fn half(&mut self) -> bool {
         self.faults.as_mut().is_some_and(|faults| faults.chance.below(2) == 0)
     }
 
-    fn file(&self, node: &Handle) -> Outcome<&Rc<File>> {
+    pub(super) fn file(&self, node: &Handle) -> Outcome<&Rc<File>> {
         self.now.files.get(&key(node)).ok_or(libc::ESTALE)
     }
 
-    fn note_history(&mut self) {
+    pub(super) fn note_history(&mut self) {
         if let Some(history) = &mut self.history {
             history.push(self.now.clone());
         }
     }
 
     /// The file, which is changed: [`ModelLower::note_version`] comes after that.
-    fn touched(&mut self, key: Key) -> Outcome<&mut File> {
+    pub(super) fn touched(&mut self, key: Key) -> Outcome<&mut File> {
         self.clock += 1;
         self.note_history();
         let file = self.now.files.get_mut(&key).ok_or(libc::ESTALE)?;
@@ -372,7 +374,7 @@ impl ModelLower {
         Ok(file)
     }
 
-    fn note_version(&mut self, key: Key) {
+    pub(super) fn note_version(&mut self, key: Key) {
         self.serial += 1;
         let Some(file) = self.now.files.get(&key) else { return };
         let versions = self.versions.entry(key).or_default();
@@ -383,14 +385,14 @@ impl ModelLower {
         }
     }
 
-    fn change(&mut self, node: &Handle, change: impl FnOnce(&mut File)) -> Outcome<()> {
+    pub(super) fn change(&mut self, node: &Handle, change: impl FnOnce(&mut File)) -> Outcome<()> {
         change(self.touched(key(node))?);
         self.note_version(key(node));
         Ok(())
     }
 
     /// Bytes are written: what a failed sync took is there again.
-    fn put(&mut self, node: &Handle, offset: u64, bytes: &[u8]) -> Outcome<()> {
+    pub(super) fn put(&mut self, node: &Handle, offset: u64, bytes: &[u8]) -> Outcome<()> {
         self.change(node, |file| {
             file.allocated.extend(blocks(offset, bytes.len() as u64));
             file.data.write(offset as usize, bytes);
@@ -403,7 +405,7 @@ impl ModelLower {
         Ok(())
     }
 
-    fn rename_now(&mut self, names: Vec<(Vec<u8>, Option<Key>)>) {
+    pub(super) fn rename_now(&mut self, names: Vec<(Vec<u8>, Option<Key>)>) {
         self.serial += 1;
         let before = names.iter().filter_map(|(name, _)| self.now.names.get(name));
         let keys = before.copied().chain(names.iter().filter_map(|(_, key)| *key)).collect();
@@ -413,22 +415,22 @@ impl ModelLower {
     }
 
     /// An inode without names goes when it is not held.
-    fn reap(&mut self, key: Key) {
+    pub(super) fn reap(&mut self, key: Key) {
         let is_gone = self.now.files.get(&key).is_some_and(|file| file.links == 0);
         if is_gone && !self.held.contains(&key) {
             self.now.files.remove(&key);
         }
     }
 
-    fn drop_link(&mut self, key: Key) -> Outcome<()> {
+    pub(super) fn drop_link(&mut self, key: Key) -> Outcome<()> {
         self.touched(key)?.links -= 1;
         self.note_version(key);
         self.reap(key);
         Ok(())
     }
 
-    /// What there was of a file at a time is durable, with the name that it was made with.
-    fn make_durable(&mut self, key: Key, serial: u64) {
+    /// Makes a file as of `serial` durable, with the name that it was made with.
+    pub(super) fn make_durable(&mut self, key: Key, serial: u64) {
         if let Some(versions) = self.versions.get_mut(&key) {
             let first = versions.iter().rposition(|(came, _)| *came <= serial).unwrap_or(0);
             versions.drain(..first);
@@ -445,7 +447,7 @@ impl ModelLower {
         }
     }
 
-    fn make_names_durable(&mut self, serial: u64) {
+    pub(super) fn make_names_durable(&mut self, serial: u64) {
         let count = self.renamings.iter().take_while(|other| other.serial <= serial).count();
         for renaming in self.renamings.drain(..count) {
             renaming.apply(&mut self.durable_names);
@@ -459,14 +461,14 @@ impl ModelLower {
         self.lost.retain(|key, _| versions.contains_key(key));
     }
 
-    fn make_all_durable(&mut self, serial: u64) {
+    pub(super) fn make_all_durable(&mut self, serial: u64) {
         let keys: Vec<Key> = self.versions.keys().copied().collect();
         keys.into_iter().for_each(|key| self.make_durable(key, serial));
         self.make_names_durable(serial);
     }
 
     /// A sync of a file failed: what it was to write stays as it is on the disk.
-    fn lose(&mut self, key: Key, serial: u64) {
+    pub(super) fn lose(&mut self, key: Key, serial: u64) {
         trace(|| format!("  below {key:?} loses what it was to write"));
         let Some(versions) = self.versions.get(&key) else { return };
         let old = &versions[0].1.data;
@@ -475,7 +477,7 @@ impl ModelLower {
         let lost = self.lost.entry(key).or_default();
         for block in blocks(0, then.1.data.size() as u64) {
             let (before, wanted) = (old.block(block), then.1.data.block(block));
-            // What was written again meanwhile is written by the next one.
+            // A block that was written again meanwhile is written by the next sync.
             // And the end of a block that is cut off is made zeros again when the file grows.
             let kept = wanted.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
             let is_cut = before[..kept] == wanted[..kept];
@@ -487,7 +489,7 @@ impl ModelLower {
 }
 
 impl Renaming {
-    fn apply(&self, names: &mut BTreeMap<Vec<u8>, Key>) {
+    pub(super) fn apply(&self, names: &mut BTreeMap<Vec<u8>, Key>) {
         for (name, key) in &self.names {
             match key {
                 Some(key) => names.insert(name.clone(), *key),
@@ -496,276 +498,10 @@ impl Renaming {
         }
     }
 
-    /// Whether it cannot be there without an earlier one.
-    fn depends_on(&self, earlier: &Renaming) -> bool {
+    /// True if it cannot be there without an earlier one.
+    pub(super) fn depends_on(&self, earlier: &Renaming) -> bool {
         let has_name = |name: &Vec<u8>| earlier.names.iter().any(|(other, _)| other == name);
         let has_number = |key: &Key| earlier.keys.iter().any(|other| other.0 == key.0);
         self.names.iter().any(|(name, _)| has_name(name)) || self.keys.iter().any(has_number)
-    }
-}
-
-impl Lower for ModelLower {
-    fn root(&self) -> Handle {
-        handle((ROOT, 0))
-    }
-
-    fn lookup(&mut self, _: &Handle, name: &[u8]) -> Outcome<Found> {
-        let key = *self.now.names.get(name).ok_or(libc::ENOENT)?;
-        let handle = handle(key);
-        Ok(Found { handle, status: self.status(&handle)? })
-    }
-
-    fn status(&mut self, node: &Handle) -> Outcome<Status> {
-        self.fail()?;
-        let (number, _) = key(node);
-        let zero = time(0);
-        let directory = File { links: 2, ..File::default() };
-        let (file, kind) = match number {
-            ROOT => (&directory, libc::S_IFDIR | 0o755),
-            _ => (&**self.file(node)?, libc::S_IFREG),
-        };
-        let size = file.data.size() as u64;
-        Ok(Status {
-            number,
-            mode: kind | file.mode,
-            links: file.links,
-            uid: 0,
-            gid: 0,
-            size,
-            sectors: size.div_ceil(512),
-            device: 0,
-            accessed: zero,
-            modified: time(file.modified),
-            changed: time(file.changed),
-            born: zero,
-        })
-    }
-
-    fn read(&mut self, node: &Handle, offset: u64, bytes: &mut [u8]) -> Outcome<usize> {
-        self.fail()?;
-        Ok(self.file(node)?.data.read(offset as usize, bytes))
-    }
-
-    fn write(&mut self, node: &Handle, offset: u64, bytes: &[u8]) -> Outcome<()> {
-        if let Err(errno) = self.fail() {
-            // Some of the first blocks, and no part of one nor of the size.
-            let end = (offset + bytes.len() as u64 / 2) / BLOCK * BLOCK;
-            let is_within = self.file(node).is_ok_and(|file| end <= file.data.size() as u64);
-            if end > offset && is_within && self.half() {
-                self.put(node, offset, &bytes[..(end - offset) as usize])?;
-            }
-            return Err(errno);
-        }
-        self.put(node, offset, bytes)
-    }
-
-    fn set_size(&mut self, node: &Handle, size: u64) -> Outcome<()> {
-        self.fail()?;
-        trace(|| format!("  below {:?} of size {size}", key(node)));
-        self.change(node, |file| {
-            file.data.resize(size as usize);
-            file.allocated.retain(|block| *block < size.div_ceil(BLOCK));
-            file.modified = file.changed;
-        })?;
-        if let Some(lost) = self.lost.get_mut(&key(node)) {
-            // The block that is cut is written again; what lies behind it is gone.
-            lost.retain(|block, _| *block < size / BLOCK);
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, node: &Handle, settings: &Settings) -> Outcome<()> {
-        self.fail()?;
-        self.change(node, |file| {
-            file.mode = settings.mode.unwrap_or(file.mode);
-            file.modified = settings.modified.map_or(file.modified, |time| time.seconds);
-        })
-    }
-
-    fn sync(&mut self, node: &Handle) -> Outcome<()> {
-        let serial = self.serial;
-        self.fail().inspect_err(|_| self.lose(key(node), serial))?;
-        self.make_durable(key(node), serial);
-        Ok(())
-    }
-
-    fn begin_sync(&mut self, node: &Handle, tag: u64) -> Option<Outcome<()>> {
-        self.begun.push_back((tag, self.serial, Begun::Sync(key(node))));
-        None
-    }
-
-    fn begin_sync_all(&mut self, tag: u64) -> Option<Outcome<()>> {
-        self.begun.push_back((tag, self.serial, Begun::SyncAll));
-        None
-    }
-
-    fn begin_writing_out(&mut self, _: &Handle, _: Range<u64>, tag: u64) -> Option<Outcome<()>> {
-        self.begun.push_back((tag, self.serial, Begun::WriteOut));
-        None
-    }
-
-    fn next_synced(&mut self) -> Option<(u64, Outcome<()>)> {
-        self.ended.pop_front()
-    }
-
-    fn sync_all(&mut self) -> Outcome<()> {
-        self.fail()?;
-        self.make_all_durable(self.serial);
-        Ok(())
-    }
-
-    fn unlink(&mut self, _: &Handle, name: &[u8], _: bool) -> Outcome<()> {
-        self.fail()?;
-        let key = *self.now.names.get(name).ok_or(libc::ENOENT)?;
-        self.note_history();
-        self.rename_now(vec![(name.to_vec(), None)]);
-        self.drop_link(key)
-    }
-
-    fn xattr(&mut self, node: &Handle, name: &[u8]) -> Outcome<Vec<u8>> {
-        self.fail()?;
-        self.file(node)?.xattrs.get(name).cloned().ok_or(libc::ENODATA)
-    }
-
-    fn set_xattr(&mut self, node: &Handle, name: &[u8], value: &[u8], _: XattrMode) -> Outcome<()> {
-        self.fail()?;
-        self.change(node, |file| drop(file.xattrs.insert(name.to_vec(), value.to_vec())))
-    }
-
-    fn remove_xattr(&mut self, node: &Handle, name: &[u8]) -> Outcome<()> {
-        self.fail()?;
-        if !self.file(node)?.xattrs.contains_key(name) {
-            return Err(libc::ENODATA);
-        }
-        self.change(node, |file| drop(file.xattrs.remove(name)))
-    }
-
-    fn allocate(
-        &mut self,
-        node: &Handle,
-        offset: u64,
-        length: u64,
-        mode: AllocateMode,
-    ) -> Outcome<()> {
-        let failed = self.fail();
-        if failed.is_err() && !self.half() {
-            return failed;
-        }
-        // Some of the first blocks.
-        let length = if failed.is_err() { length / 2 / BLOCK * BLOCK } else { length };
-        let is_zeroed = matches!(mode, AllocateMode::Punch | AllocateMode::Zero { .. });
-        self.change(node, |file| {
-            file.allocated.extend(blocks(offset, length));
-            if is_zeroed {
-                let end = file.data.size().min((offset + length) as usize);
-                let start = end.min(offset as usize);
-                file.data.write(start, &vec![0; end - start]);
-            }
-            file.modified = file.changed;
-        })?;
-        failed
-    }
-
-    fn seek(&mut self, node: &Handle, offset: u64, whence: Whence) -> Outcome<u64> {
-        self.fail()?;
-        let file = self.file(node)?;
-        let size = file.data.size() as u64;
-        let hole = blocks(offset, size.saturating_sub(offset))
-            .find(|block| !file.allocated.contains(block))
-            .map_or(size, |block| (block * BLOCK).max(offset));
-        match whence {
-            _ if offset >= size => Err(libc::ENXIO),
-            Whence::Data => Ok(offset),
-            Whence::Hole => Ok(hole),
-        }
-    }
-
-    fn hold(&mut self, node: &Handle) -> Outcome<()> {
-        self.fail()?;
-        self.file(node)?;
-        self.held.insert(key(node));
-        Ok(())
-    }
-
-    fn release(&mut self, node: &Handle) {
-        self.held.remove(&key(node));
-        self.reap(key(node));
-    }
-
-    fn make(&mut self, _: &Handle, name: &[u8], new: &NewNode) -> Outcome<Found> {
-        self.fail()?;
-        if self.now.names.contains_key(name) {
-            return Err(libc::EEXIST);
-        }
-        // A number comes again as soon as it is free.
-        let is_free = |number: &u64| self.now.files.keys().all(|key| key.0 != *number);
-        let number = (FIRST..).find(is_free).expect("there are enough");
-        self.generation += 1;
-        self.clock += 1;
-        self.note_history();
-        let (key, clock) = ((number, self.generation), self.clock);
-        let mode = new.mode & 0o7777;
-        let file = File { links: 1, mode, modified: clock, changed: clock, ..File::default() };
-        self.now.files.insert(key, Rc::new(file));
-        self.note_version(key);
-        self.rename_now(vec![(name.to_vec(), Some(key))]);
-        let faults = self.faults.take();
-        let found = self.lookup(&self.root(), name);
-        self.faults = faults;
-        found
-    }
-
-    fn make_unnamed(&mut self, _: &Handle, _: &NewNode) -> Outcome<Found> {
-        Err(libc::EOPNOTSUPP)
-    }
-
-    fn link(&mut self, _: &Handle, _: &Handle, _: &[u8]) -> Outcome<()> {
-        Err(libc::EOPNOTSUPP)
-    }
-
-    fn rename(
-        &mut self,
-        from: (&Handle, &[u8]),
-        to: (&Handle, &[u8]),
-        flags: RenameFlags,
-    ) -> Outcome<()> {
-        self.fail()?;
-        let moved = *self.now.names.get(from.1).ok_or(libc::ENOENT)?;
-        let replaced = self.now.names.get(to.1).copied();
-        if flags == RenameFlags::NoReplace && replaced.is_some() {
-            return Err(libc::EEXIST);
-        }
-        let exchanged =
-            if flags == RenameFlags::Exchange { Some(replaced.ok_or(libc::ENOENT)?) } else { None };
-        if replaced == Some(moved) {
-            return Ok(());
-        }
-        self.touched(moved)?;
-        self.rename_now(vec![(from.1.to_vec(), exchanged), (to.1.to_vec(), Some(moved))]);
-        self.note_version(moved);
-        match replaced {
-            Some(replaced) if exchanged.is_none() => self.drop_link(replaced),
-            _ => Ok(()),
-        }
-    }
-
-    fn target(&mut self, _: &Handle) -> Outcome<Vec<u8>> {
-        Err(libc::EINVAL)
-    }
-
-    fn list(&mut self, _: &Handle, _: u64, _: ShowName<'_>) -> Outcome<()> {
-        Err(libc::EOPNOTSUPP)
-    }
-
-    fn xattr_names(&mut self, _: &Handle) -> Outcome<Vec<u8>> {
-        Err(libc::EOPNOTSUPP)
-    }
-
-    fn copy(&mut self, _: (&Handle, u64), _: (&Handle, u64), _: u64) -> Outcome<u64> {
-        Err(libc::EOPNOTSUPP)
-    }
-
-    fn usage(&mut self) -> Outcome<Usage> {
-        Err(libc::EOPNOTSUPP)
     }
 }

@@ -1,4 +1,5 @@
-//! Many records: nothing that goes on by itself, and no request about one file, looks at all of them.
+//! Many records: nothing that goes on by itself, and no request about one file, looks at all of
+//! them.
 
 use super::crashes::Mount;
 use crate::overlay::SettleWhen;

@@ -1,8 +1,10 @@
-//! Crashes in memory: of the store, which keeps a prefix of what it was given, and of the lower file system,
-//! which may lose what was not synced. At every point of short workloads, and by chance with anything in flight.
+//! Crashes in memory: of the store, which keeps a prefix of what it was given, and of the lower
+//! file system, which may lose what was not synced. At every point of short workloads, and by
+//! chance with anything in flight.
 
 mod asking;
 mod bytes;
+mod calls;
 mod chance;
 mod crashes;
 mod failing;

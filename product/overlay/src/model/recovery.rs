@@ -1,4 +1,4 @@
-//! What there is after a crash of a life by chance, and whether it may be so.
+//! Recovery after a crash of a life by chance, and the check of all that is found.
 
 use super::lives::{BLOCKS, Flight, Life, NAMES, Names, lookup};
 use super::lower::{Loss, ModelLower};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const FILE_SIZE: usize = FILE_BLOCKS * BLOCK_SIZE;
 
 impl Life {
-    /// What is there after a crash that leaves this below, and any of what the store was given.
+    /// A crash that leaves `lower` below, and some steps of the store.
     pub(super) fn crash(&mut self, lower: ModelLower) -> Result<(), String> {
         let kept = self.volume.durable as u64;
         let kept = kept + self.chance.below(self.volume.steps() as u64 - kept + 1);

@@ -1,5 +1,5 @@
-//! What a file of a life by chance may be like: each block and the size, with all that they were since the last
-//! sync that was answered.
+//! The contents that a file of a life by chance may have: each block and the size, with their
+//! values since the last sync that was answered.
 
 use coulter_format::{BLOCK_SIZE, Block};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 /// Blocks of a file at most.
 pub(super) const FILE_BLOCKS: usize = 6;
 
-/// What has become of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It is not answered: it may be there or not.
@@ -96,7 +96,7 @@ pub(super) struct Moment {
 pub(super) struct Change {
     size: Option<usize>,
     blocks: Vec<(usize, usize)>,
-    /// Of whose blocks nobody else may change any: none if it is all of the file.
+    /// Blocks that no other change may touch: none for all of the file.
     range: Option<Range<usize>>,
 }
 
@@ -129,7 +129,7 @@ impl Shadow {
         Moment { size: self.size.done(), blocks }
     }
 
-    /// Whether a change of a range of blocks, or of all of it, can begin.
+    /// True if a change of a range of blocks, or of all of the file, can begin.
     pub(super) fn is_free(&self, range: &Option<Range<usize>>) -> bool {
         self.changes.iter().all(|(_, other)| match (other, range) {
             (Some(other), Some(range)) => other.end <= range.start || range.end <= other.start,
@@ -219,7 +219,7 @@ impl Shadow {
         }
     }
 
-    /// Whether a read that began at a moment may have found these bytes from an offset on, up to `length`.
+    /// Checks bytes that a read of `length` at `offset` found, which began at a moment.
     pub(super) fn check_read(
         &self,
         (offset, length): (usize, usize),
@@ -232,7 +232,7 @@ impl Shadow {
         if sizes.any(fits) { Ok(()) } else { Err(format!("{} bytes were read", found.len())) }
     }
 
-    /// Whether this may be there after a crash.
+    /// Checks the content that was found after a crash.
     pub(super) fn check_content(&self, found: &[u8]) -> Result<(), String> {
         if self.size.since(None).all(|size| *size != found.len() as u64) {
             return Err(format!("it never had {} bytes", found.len()));
@@ -256,7 +256,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// What it is like is known again.
+    /// Takes the content that was found as certain.
     pub(super) fn settle_on(&mut self, content: &[u8]) -> Result<(), String> {
         assert!(self.is_idle(), "nothing changes it now");
         self.check_read((0, usize::MAX), content, &self.moment())?;
