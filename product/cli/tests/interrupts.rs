@@ -79,15 +79,19 @@ fn what_a_daemon_was_told_to_do_goes_on_and_that_is_said() {
     sandbox.ok(&["create", "a.img", "--store-size", "128M", "--segment-size", "2M"]);
     sandbox.ok(&["attach", "a.img", "--via", "nbd-server"]);
     let pid = sandbox.pid_of("a");
-    let status = || sandbox.json(&["status", "a", "--json"]);
-    let number = |key: &str| status()[key].as_f64().expect("it is a number");
+    // While it changes its copy, the daemon may take longer than a command waits for its status.
+    let status = || -> serde_json::Value {
+        let output = sandbox.run(&["status", "a", "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    };
+    let uptime_now = || status()["uptime_seconds"].as_f64();
     let size = || sandbox.listed()[0]["volume_size_bytes"].clone();
     let before = size();
     let uptime = std::cell::Cell::new(0.0);
     let steps: [Step<'_>; 4] = [
         (&["grow", "a", "--store-size", "160M"], "told to grow", &|| size() != before),
         (&["upgrade", "a"], "told to become this program", &|| {
-            number("uptime_seconds") < uptime.get()
+            uptime_now().is_some_and(|now| now < uptime.get())
         }),
         (&["replicate", "a", &url], "told to change its replication", &|| {
             status()["replica"]["url"] == url
@@ -95,7 +99,7 @@ fn what_a_daemon_was_told_to_do_goes_on_and_that_is_said() {
         (&["detach", "a"], "told to end", &|| !is_running(pid)),
     ];
     for (words, told, is_done) in steps {
-        uptime.set(number("uptime_seconds"));
+        wait_until("it tells its status", || uptime_now().map(|now| uptime.set(now)).is_some());
         send(pid, "STOP");
         let said = interrupted(&sandbox, words, Duration::from_millis(300)).expect("it waits");
         assert!(said.contains(told) && said.contains("by itself"), "{said}");
