@@ -82,8 +82,8 @@ impl Interrupt {
     }
 }
 
-/// Why an end leaves what it leaves, and what to do then: told to a person who interrupts a command that
-/// may be cut off anywhere.
+/// Words about the rest that an interrupt leaves, and the next step: for a command that may end
+/// anywhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Left {
     /// None while a signal is not heeded.
@@ -91,7 +91,8 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// From now on TERM, INT and HUP end the process with words. To be called as [`Interrupt::take_over`].
+    /// From now on TERM, INT and HUP end the process with words. Called as
+    /// [`Interrupt::take_over`].
     ///
     /// # Errors
     /// When the system refuses.
@@ -126,8 +127,7 @@ impl Left {
         *self.words.lock().unwrap_or_else(PoisonError::into_inner) = words;
     }
 
-    /// The words while the daemon of `name` does something, as "end", which it does to the end without
-    /// the command that asked for it.
+    /// The words while the daemon of `name` does something, as "end", with the command or without.
     pub(crate) fn is_asked_of(&self, name: &str, what: &str) {
         let (why, help) = asked_of(name, what);
         self.is_now(why, help);

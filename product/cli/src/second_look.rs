@@ -1,5 +1,5 @@
-//! A second look at an error: what led to nothing may mean something all the same. It may be the name of a
-//! volume whose daemon was killed or which is attached, or the URL of a copy.
+//! A second look at an error about a name that leads to nothing: it may be a volume whose daemon
+//! was killed, one that is attached, or the URL of a copy.
 
 use crate::error::{CliError, CopyError, Error, MountError, OpenError, StateError};
 use coulter_daemon::StateDirectory;

@@ -38,7 +38,7 @@ pub fn find(path: &Path, state: Option<&StateDirectory>) -> Result<PathBuf, CliE
 /// That a store is at `path`, whatever state it is in.
 ///
 /// # Errors
-/// What is there instead; [`OpenError::InUse`](crate::error::OpenError::InUse).
+/// The thing that is there instead; [`OpenError::InUse`](crate::error::OpenError::InUse).
 pub(crate) fn check_is_store(path: &Path, state: &StateDirectory) -> Result<(), CliError> {
     let mut blocks = LockedBlocks::open(path, Some(state))?;
     let copies = dump::superblock(&mut blocks.blocks).value.unwrap_or_default();

@@ -170,11 +170,11 @@ impl TargetFile {
         Ok(true)
     }
 
-    /// Why there is no room for so many bytes.
+    /// Why there is no room for `size` bytes.
     fn not_reserved(&self, size: u64, errno: Errno) -> CliError {
         match errno {
             Errno::NOSPC | Errno::DQUOT => {
-                // What it has got is given back.
+                // The file's own space is given back.
                 let own = self.file.metadata().map_or(0, |found| found.blocks() * 512);
                 let free = room::bytes_left(&self.path).unwrap_or(0) + own;
                 StoreError::NoRoom { path: self.path.clone(), size, free }.into()

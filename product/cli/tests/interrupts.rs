@@ -1,5 +1,5 @@
-//! Ctrl-C in every command that takes time: it says what was not done, what stays and what goes on, and the
-//! same command goes on or begins anew. Needs root, FUSE and loop devices for what mounts.
+//! Ctrl-C in every command that takes time: it says what stays and what goes on, and the same
+//! command goes on or begins anew. Needs root, FUSE and loop devices for what mounts.
 
 mod sandbox;
 
@@ -40,8 +40,8 @@ fn hears(child: &Child) -> bool {
     blocked.is_some_and(|set| u64::from_str_radix(set, 16).unwrap_or(0) & INT != 0)
 }
 
-/// Starts a command, interrupts it as soon as it hears of that and `more` has passed, and gives back what it said;
-/// `None` if it was done before.
+/// Starts a command, and interrupts it once it hears of that and `more` has passed. Gives back its
+/// words; `None` if it was done before.
 fn interrupted(sandbox: &Sandbox, words: &[&str], more: Duration) -> Option<String> {
     let mut child = start(sandbox, words);
     let limit = Instant::now() + PATIENCE;

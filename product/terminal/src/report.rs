@@ -98,7 +98,7 @@ pub fn help_on(error: &io::Error, path: &Path) -> Option<String> {
             ),
             None => format!("check the permissions of {}, or run as root", path.display()),
         }),
-        libc::EISDIR => Some("name a file: a path that ends with a slash is a directory".to_owned()),
+        libc::EISDIR => Some("name a file: a path with a slash at its end is none".to_owned()),
         libc::ENOTDIR => Some("check the path: a part of it is a file, no directory".to_owned()),
         libc::ENOSPC | libc::EDQUOT => Some("free space on the file system below it".to_owned()),
         libc::EFBIG => Some(

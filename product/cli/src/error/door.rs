@@ -39,17 +39,29 @@ coulter_terminal::reports! {
             .why("it is the store of an overlay, with parts of files of another directory")
             .help("`coulter overlay DIR` mounts it over its directory");
         /// `grow` of what is mounted as files.
-        GrowMounted { path: PathBuf, directory: PathBuf, is_overlay: bool, options: String, again: String } =>
+        GrowMounted {
+            path: PathBuf,
+            directory: PathBuf,
+            is_overlay: bool,
+            options: String,
+            again: String,
+        } =>
             by(grow_mounted(path, &terminal::word(directory), *is_overlay, (options, again)));
-        /// What is mounted as files cannot have its daemon replaced.
+        /// A mount of files cannot have its daemon replaced.
         UpgradeMounted { name: String, directory: PathBuf, again: String } =>
             fault("cannot upgrade '{name}'")
             .why("it is mounted on {}, and a mount cannot wait for another daemon",
                 terminal::path(directory))
             .help("run `coulter umount {}`, and mount it with the new program: `{again}`",
                 terminal::word(directory));
-        /// What is mounted as files cannot change its replication.
-        CopyMounted { name: String, store: PathBuf, directory: PathBuf, again: String, url: String } =>
+        /// A mount of files cannot change its replication.
+        CopyMounted {
+            name: String,
+            store: PathBuf,
+            directory: PathBuf,
+            again: String,
+            url: String,
+        } =>
             fault("cannot change how '{name}' is replicated")
             .why("it is mounted on {}, and a mount is not replicated", terminal::path(directory))
             .help("run `coulter umount {}`, `coulter replicate {} {url}`, which ships it once, and \

@@ -126,12 +126,7 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
         let device = entry.device.as_deref().unwrap_or_default();
         table.row(&[
             entry.name.clone(),
-            // The addresses of an overlay's store are no size that means anything to a person.
-            Size(match points::is_overlay(entry) {
-                true => entry.store_size_bytes,
-                false => entry.volume_size_bytes,
-            })
-            .to_string(),
+            Size(entry.told_size()).to_string(),
             entry.via.to_string(),
             format!("{device}{}", if entry.read_only { " (read-only)" } else { "" }),
             or_none(&mounted.join(",")),

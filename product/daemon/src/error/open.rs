@@ -107,8 +107,8 @@ coulter_terminal::reports! {
             .why("{reason}")
             .help("{}", match url.starts_with("file://") {
                 true => "check the URL and the permissions there; its last directory is made",
-                false => "check the URL, the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) \
-                    and the service's address (AWS_ENDPOINT_URL, AWS_REGION)",
+                false => "check the URL, the credentials (AWS_ACCESS_KEY_ID and \
+                    AWS_SECRET_ACCESS_KEY) and the address (AWS_ENDPOINT_URL, AWS_REGION)",
             });
         /// A store was closed in order, and its copy could not be brought up to date.
         CopyBehind { path: PathBuf, url: String, reason: String } =>

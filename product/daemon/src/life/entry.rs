@@ -124,6 +124,11 @@ impl Entry {
         self.device.as_deref().map(Path::new).filter(|_| is_directory)
     }
 
+    /// Bytes that mean something to a person: the addresses of an overlay's store do not.
+    pub fn told_size(&self) -> u64 {
+        if self.via == Via::OVERLAY { self.store_size_bytes } else { self.volume_size_bytes }
+    }
+
     /// The same of a volume that is in `state` now.
     pub fn in_state(&self, state: &State) -> Entry {
         let failure = match state {

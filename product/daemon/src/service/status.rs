@@ -10,7 +10,7 @@ mod waiting;
 use crate::acknowledge::Acknowledge;
 use crate::copy::replication::{ReplicaFacts, UsageFacts};
 use crate::life::degraded;
-use crate::life::state::{Entry, Via};
+use crate::life::state::Entry;
 use crate::life::trouble::Trouble;
 use crate::service::scrub::{ScrubFacts, Stage};
 use coulter_format::BLOCK_SIZE;
@@ -482,15 +482,10 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Entry { name, store, device, via, process, volume_size_bytes, .. } = &self.entry;
         let device = coulter_terminal::line(device.as_deref().unwrap_or("-"));
-        // The addresses of an overlay's store are no size that means anything to a person.
-        let size = match *via == Via::OVERLAY {
-            true => self.entry.store_size_bytes,
-            false => *volume_size_bytes,
-        };
         writeln!(
             f,
             "{BOLD}{name}{BOLD:#}  {} at {device} ({via}, process {}), {}, up {}, from {}",
-            Size(size),
+            Size(self.entry.told_size()),
             process.pid,
             self.state,
             Age(self.uptime_seconds as u64),

@@ -100,8 +100,8 @@ pub(crate) fn settle_all(directory: &Path) -> Result<(), CliError> {
     settled.map_err(|source| CliError::io("bring home the blocks of", directory, source))
 }
 
-/// Brings home what an overlay over `directory` brings home when it is unmounted, so that it is seen. What
-/// cannot come home stays in the store. Whether it is an overlay.
+/// Brings home what an overlay over `directory` brings home at unmounting, with a bar. The rest
+/// stays in the store. True if it is an overlay.
 pub(crate) fn before_unmount(directory: &Path) -> bool {
     let Some(report) = report(directory) else { return false };
     if report["settle"] == SettleWhen::Unmount.word()
