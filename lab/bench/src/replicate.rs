@@ -26,13 +26,11 @@ use crate::side::{self, Access, Data, Limit, Load, Versions, VolumeSide};
 use crate::timing::median;
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_object::bucket::{Cause, Usage};
-use coulter_object::device::Opening;
-use coulter_object::marks::Marks;
+use coulter_object::history::{self, restore, snapshot};
 use coulter_object::publish::Briefly;
-use coulter_object::{
-    Ack, Bucket, Replica, ReplicaError, Settings, ShippedDevice, history, publish, restore,
-    snapshot,
-};
+use coulter_object::ship::device::Opening;
+use coulter_object::ship::marks::Marks;
+use coulter_object::{Ack, Bucket, Replica, ReplicaError, Settings, ShippedDevice, publish};
 use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern, Random};
 use discarding::DiscardingBucket;
 use remote::Remote;

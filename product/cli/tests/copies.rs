@@ -3,7 +3,7 @@
 mod sandbox;
 
 use coulter_object::bucket::MemoryBucket;
-use coulter_object::service::{Proxy, Service, Weather};
+use coulter_object::service::{Conditions, Proxy, Service};
 use sandbox::{Sandbox, wait_until};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -189,7 +189,7 @@ fn a_cache_that_is_not_whole_goes_on_after_a_kill_and_is_no_store_by_itself() {
     ship_content(&sandbox, url, 1);
     let get_latency = Duration::from_millis(300);
     let bandwidth = Some(8 << 20);
-    proxy.set_weather(Weather { get_latency, bandwidth, ..Weather::default() });
+    proxy.set_conditions(Conditions { get_latency, bandwidth, ..Conditions::default() });
     let words = ["attach", url, "--cache", "cache.img", "--via", "nbd-server", "--foreground"];
     let mut host = sandbox.command(&words).spawn().expect("it runs");
     let filled = || sandbox.path("cache.img").metadata().is_ok_and(|file| file.blocks() > 0);
@@ -201,7 +201,7 @@ fn a_cache_that_is_not_whole_goes_on_after_a_kill_and_is_no_store_by_itself() {
     assert!(error.contains("still missing") && error.contains("--cache"), "{error}");
     let words = ["attach", "cache.img", "--via", "nbd-server", "--replicate", url];
     assert!(sandbox.fails(1, &words).contains("still missing"));
-    proxy.set_weather(Weather::default());
+    proxy.set_conditions(Conditions::default());
     let uri = attach_copy(&sandbox, url, "cache.img", &[]);
     assert!(holds(&sandbox, &uri, 1), "nothing is lost");
     write(&sandbox, &uri, 2);

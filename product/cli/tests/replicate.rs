@@ -3,7 +3,7 @@
 mod sandbox;
 
 use coulter_object::bucket::MemoryBucket;
-use coulter_object::service::{Fault, Proxy, Service, Weather};
+use coulter_object::service::{Conditions, Fault, Proxy, Service};
 use sandbox::{Sandbox, skipped, wait_until};
 use std::fs;
 use std::io::Write;
@@ -257,7 +257,7 @@ fn a_bucket_of_s3_carries_a_volume_to_another_host_through_faults() {
     let uri = attach(&sandbox, "disk.img", url);
     let faults = [Fault::SlowDown, Fault::ErrorAfter, Fault::Conflict, Fault::Cut, Fault::Lost];
     let rates = faults.map(|fault| (fault, 30)).to_vec();
-    proxy.set_weather(Weather { rates, ..Weather::default() });
+    proxy.set_conditions(Conditions { rates, ..Conditions::default() });
     write(&sandbox, &uri, 1);
     sandbox.ok(&["snapshot", "create", "s3://bucket/vol@one"]);
     write(&sandbox, &uri, 2);
@@ -269,7 +269,10 @@ fn a_bucket_of_s3_carries_a_volume_to_another_host_through_faults() {
     let uri = attach(&sandbox, "moved.img", url);
     assert!(holds(&sandbox, &uri, 2), "everything that was flushed is there");
     // While the bucket refuses, `status` says why.
-    proxy.set_weather(Weather { rates: vec![(Fault::Expired, 1000)], ..Weather::default() });
+    proxy.set_conditions(Conditions {
+        rates: vec![(Fault::Expired, 1000)],
+        ..Conditions::default()
+    });
     // Its first write may wait for the flush of the opening, which the outage holds.
     let mut copy = Command::new("nbdcopy");
     let copy = copy.args(["written", &uri]).current_dir(sandbox.path(".")).spawn();
@@ -278,7 +281,7 @@ fn a_bucket_of_s3_carries_a_volume_to_another_host_through_faults() {
         let status = sandbox.json(&["status", "--json"]);
         status[0]["replica"]["outage"].as_str().is_some_and(|why| why.contains("ExpiredToken"))
     });
-    proxy.set_weather(Weather::default());
+    proxy.set_conditions(Conditions::default());
     assert!(copy.wait().expect("it was started").success(), "no request fails in an outage");
     sandbox.ok(&["detach", "vol"]);
     let old = sandbox.ok(&["attach", "old.img", "--via", "nbd-server"]).trim_end().to_owned();

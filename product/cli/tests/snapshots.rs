@@ -3,7 +3,7 @@
 mod sandbox;
 
 use coulter_object::bucket::MemoryBucket;
-use coulter_object::service::{Proxy, Service, Weather};
+use coulter_object::service::{Conditions, Proxy, Service};
 use sandbox::{Sandbox, can_mount, wait_until};
 use std::fs;
 use std::path::Path;
@@ -203,8 +203,8 @@ fn a_file_system_is_thawed_when_time_is_over_and_when_the_command_or_its_guard_i
     let name = format!("{URL}@never");
     let words = |limit| ["snapshot", "create", &name, "--freeze", directory, "--freeze-max", limit];
     // Commits take longer than it may be frozen.
-    let slow = Weather { put_latency: Duration::from_secs(12), ..Weather::default() };
-    mounted.proxy.set_weather(slow);
+    let slow = Conditions { put_latency: Duration::from_secs(12), ..Conditions::default() };
+    mounted.proxy.set_conditions(slow);
     sandbox::write_and_sync(&sandbox.path("mnt/file"), b"something to ship");
     let error = sandbox.fails(1, &words("300ms"));
     assert!(error.contains("was thawed before") && error.contains("--freeze-max"), "{error}");
@@ -226,7 +226,7 @@ fn a_file_system_is_thawed_when_time_is_over_and_when_the_command_or_its_guard_i
     }
     ends_soon(&mut stuck);
     command.wait().expect("it is ours");
-    mounted.proxy.set_weather(Weather::default());
+    mounted.proxy.set_conditions(Conditions::default());
     wait_until("commits are made again", || {
         sandbox.json(&["status", "vol", "--json"])["replica"]["outage"].is_null()
     });

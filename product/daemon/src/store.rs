@@ -15,7 +15,7 @@ use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, OpenErrorKind, State, Volume};
 use coulter_device::{Device, Engine, LockedFile, OpenOptions};
-use coulter_object::device::LEAVE_AFTER;
+use coulter_object::ship::device::LEAVE_AFTER;
 use coulter_system::seekable;
 use coulter_system::sparse::{self, Content};
 use coulter_terminal as terminal;
@@ -372,7 +372,7 @@ impl Backing for OpenStore {
                     let bytes = terminal::Size(bytes);
                     format!("{bytes} were not shipped within {seconds} s: the line is slow")
                 };
-                let error = status.weather.error.as_ref();
+                let error = status.health.error.as_ref();
                 let reason = error.map_or_else(slow, ToString::to_string);
                 Err(OpenError::CopyBehind { path, url, reason }.into())
             }

@@ -3,12 +3,15 @@
 mod stamped;
 
 use coulter_object::history;
+use coulter_object::history::verify::verify;
 use coulter_object::layout::VolumeId;
 use coulter_object::layout::pins::CloneLine;
-use coulter_object::marks::Marks;
 use coulter_object::publish::Briefly;
-use coulter_object::verify::verify;
-use coulter_object::{Bucket, ReplicaError, ShippedDevice, Url, lineage, snapshot, takeover};
+use coulter_object::ship::marks::Marks;
+use coulter_object::{
+    Bucket, ReplicaError, ShippedDevice, Url,
+    history::{lineage, snapshot, takeover},
+};
 use stamped::{BUSY, Oracle, Random, copy, new_store, open, open_copy, opening, restored, ship};
 use std::fs;
 use std::path::Path;

@@ -9,15 +9,18 @@ mod stamped;
 use coulter::{CreateOptions, create};
 use coulter_device::{Device, OpenOptions, open_path};
 use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
-use coulter_object::device::{CHUNK_SIZE, adopt};
 use coulter_object::fill::FillingDevice;
 use coulter_object::layout::commit::Content;
 use coulter_object::layout::{Entry, Manifest, data, nonce};
-use coulter_object::marks::{Marks, Owner};
 use coulter_object::names::{ManifestId, Source};
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
-use coulter_object::{Bucket, Settings, ShippedDevice, history, takeover};
+use coulter_object::ship::device::{CHUNK_SIZE, adopt};
+use coulter_object::ship::marks::{Marks, Owner};
+use coulter_object::{
+    Bucket, Settings, ShippedDevice,
+    history::{self, takeover},
+};
 use stamped::{BLOCK, Random, marks, open, opening};
 use std::ops::Range;
 use std::path::Path;

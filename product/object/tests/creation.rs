@@ -3,10 +3,13 @@
 mod stamped;
 
 use coulter_object::bucket::MemoryBucket;
+use coulter_object::history::takeover::{self, NewVolume};
 use coulter_object::names::PINS;
 use coulter_object::publish::Briefly;
-use coulter_object::takeover::{self, NewVolume};
-use coulter_object::{Bucket, ReplicaError, ShippedDevice, snapshot, verify};
+use coulter_object::{
+    Bucket, ReplicaError, ShippedDevice,
+    history::{snapshot, verify},
+};
 use stamped::stepping::{Step, SteppingBucket};
 use stamped::{
     BUSY, Oracle, Random, STORE, STORE_SIZE, copy, marks, new_store, open, open_copy, opening, ship,

@@ -11,16 +11,16 @@ use coulter_device::{
 use coulter_object::bucket::faulty::{FaultyBucket, Rates};
 use coulter_object::bucket::{MemoryBucket, MeteredBucket};
 
-use coulter_object::device::{CHUNK_SIZE, adopt, begin};
 use coulter_object::fill::{Fill, FillingDevice};
+use coulter_object::history::takeover::{self, Claim, NewVolume};
 use coulter_object::layout::commit::Content;
 use coulter_object::layout::{Entry, data};
-use coulter_object::marks::{Marks, Owner};
 use coulter_object::names::Source;
 use coulter_object::pieces::PieceMap;
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
-use coulter_object::takeover::{self, Claim, NewVolume};
+use coulter_object::ship::device::{CHUNK_SIZE, adopt, begin};
+use coulter_object::ship::marks::{Marks, Owner};
 use coulter_object::{Ack, Bucket, Replica, Settings, ShippedDevice, history};
 use stamped::{
     BLOCK, BUSY, Oracle, Random, STORE_SIZE, copy, marks, new_store, open, open_copy, opening,

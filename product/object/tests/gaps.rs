@@ -3,13 +3,13 @@
 mod stamped;
 
 use coulter_object::bucket::MemoryBucket;
+use coulter_object::history::rollback::rollback;
+use coulter_object::history::{self, snapshot, takeover, verify};
 use coulter_object::layout::VolumeRecord;
-use coulter_object::marks::Marks;
 use coulter_object::names::{CommitId, VOLUME};
 use coulter_object::publish::Briefly;
-use coulter_object::rollback::rollback;
+use coulter_object::ship::marks::Marks;
 use coulter_object::{Bucket, ReplicaError, Settings, ShippedDevice};
-use coulter_object::{history, snapshot, takeover, verify};
 use stamped::{
     BUSY, Oracle, Random, copy, marks, new_store, open, open_copy, opening, restored, ship,
     wait_until,

@@ -8,9 +8,9 @@ use coulter_device::{
     Waker, blocking,
 };
 use coulter_object::bucket::MemoryBucket;
-use coulter_object::device::Opening;
-use coulter_object::marks::Marks;
 use coulter_object::ranges::RangeSet;
+use coulter_object::ship::device::Opening;
+use coulter_object::ship::marks::Marks;
 use coulter_object::{Ack, Bucket, Replica, Settings, ShippedDevice};
 use stamped::{BUSY, MIB, Random, STORE_SIZE, copy, opening};
 use std::io;

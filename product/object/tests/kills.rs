@@ -10,9 +10,13 @@
 mod stamped;
 
 use coulter_object::bucket::{MemoryBucket, S3Bucket, S3Options};
-use coulter_object::marks::Marks;
-use coulter_object::service::{Fault, Proxy, Service, Weather};
-use coulter_object::{Bucket, ReplicaError, ShippedDevice, history, publish, takeover};
+use coulter_object::service::{Conditions, Fault, Proxy, Service};
+use coulter_object::ship::marks::Marks;
+use coulter_object::{
+    Bucket, ReplicaError, ShippedDevice,
+    history::{self, takeover},
+    publish,
+};
 use stamped::life::Stubborn;
 use stamped::{BLOCK, BUSY, Random, new_store, open, opening, restored};
 use std::collections::BTreeMap;
@@ -219,7 +223,7 @@ fn nothing_acknowledged_is_lost_when_hosts_are_killed_or_frozen_and_others_take_
     let proxy = Proxy::start(service.address(), 1).expect("a free port");
     let faults = [Fault::SlowDown, Fault::ErrorAfter, Fault::Conflict, Fault::Cut, Fault::Lost];
     let rates = faults.map(|fault| (fault, 4)).to_vec();
-    proxy.set_weather(Weather { rates, ..Weather::default() });
+    proxy.set_conditions(Conditions { rates, ..Conditions::default() });
     let log_of = |number: u64| folder.path().join(format!("host.{number}"));
     let mut random = Random::new(kills);
     let (mut frozen, mut frozen_count, mut early_count) = (Vec::<Process>::new(), 0, 0);

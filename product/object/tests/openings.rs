@@ -4,14 +4,17 @@ mod stamped;
 
 use coulter_object::bucket::{MemoryBucket, MeteredBucket};
 use coulter_object::history;
+use coulter_object::history::restore::restore;
+use coulter_object::history::takeover::{self, Claim, NewVolume};
 use coulter_object::layout::commit::{Content, Inline};
 use coulter_object::layout::{Commit, Entry, Stage, VolumeRecord, nonce};
-use coulter_object::marks::Marks;
 use coulter_object::names::CommitId;
 use coulter_object::publish::Briefly;
-use coulter_object::restore::restore;
-use coulter_object::takeover::{self, Claim, NewVolume};
-use coulter_object::{Bucket, snapshot, verify};
+use coulter_object::ship::marks::Marks;
+use coulter_object::{
+    Bucket,
+    history::{snapshot, verify},
+};
 use stamped::stepping::{Step, SteppingBucket};
 use stamped::{BUSY, MIB, STORE, STORE_SIZE, opening};
 use std::sync::{Arc, Mutex};

@@ -4,10 +4,13 @@ mod stamped;
 
 use coulter::service::{Change, RequestError};
 use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
-use coulter_object::device::Opening;
 use coulter_object::names::CommitId;
 use coulter_object::publish::Briefly;
-use coulter_object::{Ack, Bucket, ReplicaError, Settings, ShippedDevice, history, takeover};
+use coulter_object::ship::device::Opening;
+use coulter_object::{
+    Ack, Bucket, ReplicaError, Settings, ShippedDevice,
+    history::{self, takeover},
+};
 use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship, wait_until};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};

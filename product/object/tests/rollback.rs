@@ -3,14 +3,17 @@
 mod stamped;
 
 use coulter_object::bucket::MemoryBucket;
-use coulter_object::clerk::Clerk;
+use coulter_object::history::rollback::{RolledBack, rollback};
 use coulter_object::history::{self, History};
-use coulter_object::marks::Marks;
 use coulter_object::names::Source;
 use coulter_object::pieces::PieceMap;
 use coulter_object::publish::Briefly;
-use coulter_object::rollback::{RolledBack, rollback};
-use coulter_object::{Bucket, ReplicaError, ShippedDevice, snapshot, takeover, verify};
+use coulter_object::ship::housekeeper::Housekeeper;
+use coulter_object::ship::marks::Marks;
+use coulter_object::{
+    Bucket, ReplicaError, ShippedDevice,
+    history::{snapshot, takeover, verify},
+};
 use stamped::stepping::{Step, SteppingBucket, duplicate};
 use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, opening, restored, ship};
 use std::sync::{Arc, Mutex};
@@ -200,13 +203,13 @@ fn a_fenced_host_that_deletes_late_deletes_nothing_that_the_snapshot_needs() {
     for at in 1..=10 {
         let memory = duplicate(&copy.bucket);
         let (record, tag) = history::record(&memory, &Briefly).expect("there is a volume");
-        let mut clerk = Clerk::new(Arc::new(memory.clone()), record, tag);
+        let mut housekeeper = Housekeeper::new(Arc::new(memory.clone()), record, tag);
         let horizon = copy.newest.last;
         let (late, sources) = (memory.clone(), garbage.clone());
         // Somebody deletes the snapshot, and the old host goes through what it noted as garbage before.
         let collect = move || {
             snapshot::delete(&late, "kept", &Briefly).expect("it is there");
-            let _ = clerk.collect(horizon, sources, &Briefly);
+            let _ = housekeeper.collect(horizon, sources, &Briefly);
         };
         let step = Step::Meanwhile(Mutex::new(Some(Box::new(collect))));
         let rolled_back = roll_back(&SteppingBucket::new(memory.clone(), at, step));

@@ -5,7 +5,7 @@ mod stamped;
 use coulter_object::bucket::{
     BucketErrorKind, Created, MemoryBucket, S3Bucket, S3Options, Swapped,
 };
-use coulter_object::service::{Fault, Proxy, Service, Weather};
+use coulter_object::service::{Conditions, Fault, Proxy, Service};
 use coulter_object::{Bucket, probe};
 use stamped::life::live;
 use std::path::Path;
@@ -83,20 +83,20 @@ fn each_failure_is_told_for_what_it_is_and_none_for_another_s_object() {
     ];
     for (fault, kind, is_carried_out) in cases {
         let name = format!("c/{fault:?}");
-        proxy.set_weather(Weather { rates: vec![(fault, 1000)], ..Weather::default() });
+        proxy.set_conditions(Conditions { rates: vec![(fault, 1000)], ..Conditions::default() });
         let error = bucket.create(&name, b"one").expect_err("every request fails");
         assert_eq!(error.kind, kind, "{fault:?}: {error}");
         assert_eq!(is_there(&name), is_carried_out, "{fault:?}");
-        proxy.set_weather(Weather::default());
+        proxy.set_conditions(Conditions::default());
         // What became of it is found out by trying again.
         let again = bucket.create(&name, b"one").expect("no failure");
         assert_eq!(again == Created::Exists, is_carried_out, "{fault:?}");
         let found = bucket.read(&name, None).expect("no failure").expect("it is there");
         assert_eq!(found.bytes, b"one");
-        proxy.set_weather(Weather { rates: vec![(fault, 1000)], ..Weather::default() });
+        proxy.set_conditions(Conditions { rates: vec![(fault, 1000)], ..Conditions::default() });
         let swapped = bucket.swap(&name, &found.tag, b"two").expect_err("every request fails");
         assert_eq!(swapped.kind, kind, "{fault:?}: {swapped}");
-        proxy.set_weather(Weather::default());
+        proxy.set_conditions(Conditions::default());
         let again = bucket.swap(&name, &found.tag, b"two").expect("no failure");
         assert_eq!(again == Swapped::Changed, is_carried_out, "{fault:?}");
     }
@@ -111,10 +111,13 @@ fn credentials_that_have_expired_are_read_anew() {
     let file = folder.path().join("credentials");
     std::fs::remove_file(&file).expect("it is there");
     bucket.read("one", None).expect("they are known for a while");
-    proxy.set_weather(Weather { rates: vec![(Fault::Expired, 1000)], ..Weather::default() });
+    proxy.set_conditions(Conditions {
+        rates: vec![(Fault::Expired, 1000)],
+        ..Conditions::default()
+    });
     let error = bucket.read("one", None).expect_err("they have expired");
     assert_eq!(error.kind, BucketErrorKind::Denied);
-    proxy.set_weather(Weather::default());
+    proxy.set_conditions(Conditions::default());
     let error = bucket.read("one", None).expect_err("there are none any more");
     assert!(error.message.contains("AWS_ACCESS_KEY_ID"), "{error}");
     options(&proxy.endpoint(), folder.path());
@@ -129,7 +132,7 @@ fn a_service_that_takes_too_long_is_silent() {
     let options = S3Options { timeout, ..options(&proxy.endpoint(), folder.path()) };
     let bucket = S3Bucket::open("bucket", "some/volume", &options).expect("a URL");
     let get_latency = Duration::from_secs(2);
-    proxy.set_weather(Weather { get_latency, ..Weather::default() });
+    proxy.set_conditions(Conditions { get_latency, ..Conditions::default() });
     let error = bucket.read("one", None).expect_err("it takes too long");
     assert_eq!(error.kind, BucketErrorKind::Silent, "{error}");
 }
@@ -153,7 +156,7 @@ fn a_volume_lives_behind_a_service_that_fails_in_every_way() {
             (Fault::Cut, 20),
             (Fault::Lost, 20),
         ];
-        proxy.set_weather(Weather { rates, ..Weather::default() });
+        proxy.set_conditions(Conditions { rates, ..Conditions::default() });
         live(&bucket, seed, 400);
         assert!(proxy.counts().1 > 20, "faults were met: {:?}", proxy.counts());
     }

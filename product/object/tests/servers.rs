@@ -6,7 +6,7 @@ mod stamped;
 
 use coulter_object::bucket::{Bucket, S3Bucket, S3Options};
 use coulter_object::probe::{self, ProbeError};
-use coulter_object::service::{Fault, Proxy, Weather};
+use coulter_object::service::{Conditions, Fault, Proxy};
 use stamped::life::live;
 use stamped::wait_until;
 use std::io::{Read, Write};
@@ -122,7 +122,7 @@ fn versitygw_carries_a_volume_through_faults() {
         (Fault::Cut, 20),
         (Fault::Lost, 20),
     ];
-    proxy.set_weather(Weather { rates, ..Weather::default() });
+    proxy.set_conditions(Conditions { rates, ..Conditions::default() });
     let bucket = client(&proxy.endpoint(), folder.path(), "some/volume");
     live(&bucket, 2, 200);
     assert!(proxy.counts().1 > 20, "faults were met: {:?}", proxy.counts());

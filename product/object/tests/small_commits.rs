@@ -4,14 +4,14 @@ mod stamped;
 
 use coulter_device::{AlignedMemory, Command, Device, MemoryStore, Wait};
 use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
-use coulter_object::device::CHUNK_SIZE;
 use coulter_object::fill::FillingDevice;
+use coulter_object::history::takeover::{self, NewVolume};
 use coulter_object::layout::commit::Inline;
 use coulter_object::layout::{Commit, checksum, nonce};
-use coulter_object::marks::{Marks, Owner};
 use coulter_object::names::CommitId;
 use coulter_object::publish::Briefly;
-use coulter_object::takeover::{self, NewVolume};
+use coulter_object::ship::device::CHUNK_SIZE;
+use coulter_object::ship::marks::{Marks, Owner};
 use coulter_object::{Bucket, history};
 use std::ops::Range;
 use std::sync::Arc;

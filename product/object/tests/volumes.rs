@@ -7,9 +7,12 @@ use coulter_device::wrap::{CutDevice, CutPolicy};
 use coulter_object::bucket::MemoryBucket;
 use coulter_object::bucket::faulty::{FaultyBucket, Rates};
 use coulter_object::history;
-use coulter_object::marks::Marks;
 use coulter_object::publish::Briefly;
-use coulter_object::{Ack, Bucket, ReplicaError, Settings, ShippedDevice, snapshot, takeover};
+use coulter_object::ship::marks::Marks;
+use coulter_object::{
+    Ack, Bucket, ReplicaError, Settings, ShippedDevice,
+    history::{snapshot, takeover},
+};
 use stamped::{
     BLOCK, BUSY, Oracle, Random, STORE_SIZE, copy, marks, new_store, open, open_copy, opening,
     restored, ship, wait_until,
@@ -234,13 +237,13 @@ fn an_outage_stalls_and_fails_nothing() {
     volume.write_at(0, &[2; BLOCK]).expect("a write waits for no bucket");
     std::thread::scope(|scope| {
         let flush = scope.spawn(|| volume.flush());
-        wait_until("the outage is told", || replica.status().weather.outage_since.is_some());
+        wait_until("the outage is told", || replica.status().health.outage_since.is_some());
         std::thread::sleep(Duration::from_millis(200));
         assert!(!flush.is_finished(), "a flush waits for its commit");
         faulty.set_down(false);
         flush.join().expect("no panic").expect("the flush is answered when the bucket is back");
     });
-    wait_until("the end of the outage is told", || replica.status().weather.outage_since.is_none());
+    wait_until("the end of the outage is told", || replica.status().health.outage_since.is_none());
     volume.close().expect("it is closed in order");
 }
 

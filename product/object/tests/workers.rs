@@ -114,7 +114,7 @@ fn flushes_that_wait_for_a_full_bucket_are_told_and_go_on_without_it_when_that_i
             let flush = scope.spawn(|| volume.flush());
             wait_until("it is told", || {
                 let status = replica.status();
-                status.waiting.flushes > 0 && status.weather.outage_since.is_some()
+                status.waiting.flushes > 0 && status.health.outage_since.is_some()
             });
             assert!(!flush.is_finished(), "the copy does not have it");
             replica.acknowledge(Ack::Local);
@@ -177,20 +177,20 @@ fn a_bucket_that_answers_nothing_is_named_before_any_request_has_failed() {
             volume.write_at(0, &[2; 4096]).expect("it is written");
             volume.flush()
         });
-        wait_until("it is named", || replica.status().weather.error.is_some());
-        let (weather, time) = (replica.status().weather, start.elapsed());
+        wait_until("it is named", || replica.status().health.error.is_some());
+        let (health, time) = (replica.status().health, start.elapsed());
         let has_ended = flush.is_finished();
         // First: a flush that nothing answers would outlast what is asserted.
         odd.is_silent.store(false, Ordering::SeqCst);
         flush.join().expect("no panic").expect("the bucket takes it");
-        let told = weather.error.expect("it was there").to_string();
+        let told = health.error.expect("it was there").to_string();
         assert!(told.contains("no answer from memory:"), "{told}");
         // After nine seconds, and a few for a machine that has other work.
         assert!(time.as_secs() < 15, "{time:?}");
-        assert!(weather.outage_since.is_some() && !has_ended);
+        assert!(health.outage_since.is_some() && !has_ended);
     });
     volume.close().expect("it is closed in order");
-    assert!(replica.status().weather.error.is_none(), "it answers again");
+    assert!(replica.status().health.error.is_none(), "it answers again");
 }
 
 #[test]

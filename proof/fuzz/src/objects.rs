@@ -5,10 +5,10 @@
 
 use crate::input::Input;
 use coulter_object::bucket::{Bucket, MemoryBucket};
+use coulter_object::history::{self, rollback, snapshot, takeover, verify};
 use coulter_object::layout::{Commit, Corrupt, Manifest, Pins, VolumeId, VolumeRecord, checksum};
 use coulter_object::names::{CommitId, ManifestId, PINS, VOLUME};
 use coulter_object::publish::Briefly;
-use coulter_object::{history, rollback, snapshot, takeover, verify};
 
 /// What `product/object/tests/layout.rs` made the golden objects of.
 const OF: VolumeId = VolumeId([0x11; 16]);

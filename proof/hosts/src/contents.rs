@@ -5,11 +5,11 @@ use crate::plan::CELL_COUNT;
 use crate::service::{Once, Persistent, Truth};
 use coulter_object::ReplicaError;
 use coulter_object::bucket::Bucket;
+use coulter_object::history::restore::restore;
+use coulter_object::history::takeover::Claim;
 use coulter_object::layout::VolumeId;
 use coulter_object::pieces::PieceMap;
 use coulter_object::publish;
-use coulter_object::restore::restore;
-use coulter_object::takeover::Claim;
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of a cell.

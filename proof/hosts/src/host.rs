@@ -7,16 +7,16 @@ use crate::oracle::Cells;
 use crate::plan::{CELL_COUNT, Op};
 use crate::service::{HostBucket, Once, Persistent, Shared, Truth};
 use coulter_object::bucket::{Bucket, Created};
-use coulter_object::clerk::Clerk;
-use coulter_object::device::{Opening, adopt, begin};
-use coulter_object::kept::{Bundle, Kept};
+use coulter_object::history::{self, snapshot, takeover, takeover::Claim};
 use coulter_object::layout::{Stage, VolumeId, data};
-use coulter_object::marks::Marks;
 use coulter_object::publish::{self, Outcome};
 use coulter_object::ranges::RangeSet;
-use coulter_object::shipper::{Action, JobId};
-use coulter_object::takeover::{self, Claim};
-use coulter_object::{Ack, ReplicaError, Settings, Shipper, history, snapshot};
+use coulter_object::ship::device::{Opening, adopt, begin};
+use coulter_object::ship::housekeeper::Housekeeper;
+use coulter_object::ship::kept::{Bundle, Kept};
+use coulter_object::ship::marks::Marks;
+use coulter_object::ship::shipper::{Action, JobId};
+use coulter_object::{Ack, ReplicaError, Settings, Shipper};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ struct Live {
     volume: VolumeId,
     epoch: u64,
     shipper: Shipper,
-    clerk: Clerk,
+    house: Housekeeper,
     jobs: Vec<Job>,
     /// What need not be read back.
     kept: Kept,
@@ -292,12 +292,12 @@ impl Host {
         self.store_epoch = Some(epoch);
         let volume = claim.record.volume;
         let shipper = Shipper::new(SETTINGS, volume, claim.history, unsure);
-        let clerk = Clerk::new(self.bucket.clone(), claim.record, claim.tag);
+        let house = Housekeeper::new(self.bucket.clone(), claim.record, claim.tag);
         self.live = Some(Live {
             volume,
             epoch,
             shipper,
-            clerk,
+            house,
             jobs: Vec::new(),
             // In every third epoch nothing is kept, and in others too little.
             kept: Kept::new(epoch % 3 * 2 * PAGE_SIZE, PAGE_SIZE),
@@ -510,7 +510,7 @@ impl Host {
                 Ok(())
             }
             Action::Manifest { id, manifest } => {
-                let stored = live.clerk.store_manifest(id, &manifest, &patience);
+                let stored = live.house.store_manifest(id, &manifest, &patience);
                 stored.map(|()| live.shipper.handle_manifest(id))
             }
             Action::Collect { sources, .. } if canary == Some(Canary::PinsIgnored) => {
@@ -518,7 +518,7 @@ impl Host {
                 sources.iter().for_each(|source| drop(truth.delete(&source.name())));
                 Ok(())
             }
-            Action::Collect { horizon, sources } => live.clerk.collect(horizon, sources, &patience),
+            Action::Collect { horizon, sources } => live.house.collect(horizon, sources, &patience),
             _ => unreachable!("nothing else is a paper"),
         };
         match done {

@@ -1,9 +1,9 @@
 //! Several hosts that ship one volume to one bucket, in a world where everything goes wrong.
 //!
-//! Each host runs the real shipper, clerk, take-over and snapshots over a device of a few cells. The bucket carries
-//! a request out, or not, or later, or carries it out and loses the answer; hosts are killed in the middle of
-//! a request, lose power, and take the volume from each other. An oracle knows which states the promises
-//! allow.
+//! Each host runs the real shipper, housekeeper, take-over and snapshots over a device of a few
+//! cells. The bucket carries a request out, or not, or later, or carries it out and loses the
+//! answer; hosts are killed in the middle of a request, lose power, and take the volume from each
+//! other. An oracle knows which states the promises allow.
 //!
 //! A host is a thread, because the code under test waits for its requests. Only one runs at any time, and the
 //! [`chooser`] alone decides which: at each request the next one is chosen. So the same seed gives the same

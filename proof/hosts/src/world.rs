@@ -6,7 +6,7 @@ use crate::host::{self, Host};
 use crate::plan::{HOST_COUNT_MAX, Plan};
 use crate::service::{Once, Shared, Truth, Weights};
 use crate::tally::Tally;
-use coulter_object::takeover;
+use coulter_object::history::takeover;
 use std::fmt;
 use std::sync::Arc;
 

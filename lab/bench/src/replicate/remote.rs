@@ -3,7 +3,7 @@
 use super::Distance;
 use crate::error::BenchError;
 use coulter_object::bucket::{MemoryBucket, Meter, MeteredBucket, S3Bucket, S3Options};
-use coulter_object::service::{Proxy, Service, Weather};
+use coulter_object::service::{Conditions, Proxy, Service};
 use coulter_object::{Bucket, BucketError, ReplicaError};
 use std::any::Any;
 use std::net::SocketAddr;
@@ -34,11 +34,11 @@ impl Remote {
         distance: Distance,
     ) -> Result<Remote, BenchError> {
         let proxy = Proxy::start(upstream, 1).map_err(system("starting a proxy"))?;
-        proxy.set_weather(Weather {
+        proxy.set_conditions(Conditions {
             get_latency: distance.get_latency,
             put_latency: distance.put_latency,
             bandwidth: distance.bandwidth,
-            ..Weather::default()
+            ..Conditions::default()
         });
         let writing = system("writing the credentials of a service of objects");
         let folder = tempfile::tempdir().map_err(writing)?;

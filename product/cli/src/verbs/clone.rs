@@ -6,7 +6,10 @@ use crate::error::{CliError, CopyError};
 use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::replication;
-use coulter_object::{ReplicaError, lineage, snapshot};
+use coulter_object::{
+    ReplicaError,
+    history::{lineage, snapshot},
+};
 
 /// Attempts to make a snapshot: a busy host may delete meanwhile what one needs.
 const ATTEMPTS: usize = 20;

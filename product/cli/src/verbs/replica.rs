@@ -5,9 +5,12 @@ use crate::audibly::Audibly;
 use crate::error::{CliError, CopyError};
 use crate::terminal::{self, BAD, BOLD, GREEN};
 use clap::{Args, Subcommand};
+use coulter_object::history::verify::{self, Fault, Report};
 use coulter_object::layout::Pin;
-use coulter_object::verify::{self, Fault, Report};
-use coulter_object::{ReplicaError, history, snapshot};
+use coulter_object::{
+    ReplicaError,
+    history::{self, snapshot},
+};
 use coulter_terminal::Size;
 use serde::Serialize;
 use std::collections::BTreeSet;

@@ -8,11 +8,14 @@ use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::replication;
 use coulter_object::bucket::Bucket;
+use coulter_object::history::restore::{self, HalfMade};
+use coulter_object::history::takeover::{self, Claim};
 use coulter_object::layout::VolumeId;
 use coulter_object::pieces::PieceMap;
-use coulter_object::restore::{self, HalfMade};
-use coulter_object::takeover::{self, Claim};
-use coulter_object::{ReplicaError, Url, history, lineage, snapshot};
+use coulter_object::{
+    ReplicaError, Url,
+    history::{self, lineage, snapshot},
+};
 use coulter_terminal::Size;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;

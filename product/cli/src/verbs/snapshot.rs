@@ -14,7 +14,10 @@ use coulter_daemon::state::StateDirectory;
 use coulter_object::bucket::Bucket;
 use coulter_object::layout::pins::CloneLine;
 use coulter_object::layout::{Pin, VolumeRecord};
-use coulter_object::{ReplicaError, history, lineage, rollback, snapshot};
+use coulter_object::{
+    ReplicaError,
+    history::{self, lineage, rollback, snapshot},
+};
 use coulter_terminal::Size;
 use serde::Serialize;
 use std::path::PathBuf;

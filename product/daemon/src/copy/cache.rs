@@ -9,13 +9,14 @@ use crate::copy::marks::beside;
 use crate::copy::owner::{has_ended, seconds_since_1970};
 use crate::error::{Error, OpenError};
 use coulter_device::Device;
-use coulter_object::device::{CHUNK_SIZE, Opening, adopt, begin};
 use coulter_object::fill::{Fill, FillingDevice};
-use coulter_object::marks::{Marks, Owner};
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
+use coulter_object::ship::device::{CHUNK_SIZE, Opening, adopt, begin};
+use coulter_object::ship::marks::{Marks, Owner};
 use coulter_object::{
-    Replica, ReplicaError, ShippedDevice, Url, history, lineage, rollback, takeover,
+    Replica, ReplicaError, ShippedDevice, Url,
+    history::{self, lineage, rollback, takeover},
 };
 use coulter_system::private;
 use std::fs;

@@ -4,7 +4,7 @@
 //! Whether they agree with a copy is `replication`'s to find out.
 
 use crate::store_file::uuid_of;
-use coulter_object::marks::Marks;
+use coulter_object::ship::marks::Marks;
 use coulter_system::private;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};

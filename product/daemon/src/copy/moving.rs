@@ -10,7 +10,10 @@ use coulter_device::Wait;
 use coulter_object::bucket::Bucket;
 use coulter_object::names::CommitId;
 use coulter_object::publish::Briefly;
-use coulter_object::{Ack, Settings, Url, lineage, rollback, takeover};
+use coulter_object::{
+    Ack, Settings, Url,
+    history::{lineage, rollback, takeover},
+};
 use coulter_terminal as terminal;
 use std::path::Path;
 use std::sync::Arc;
@@ -158,7 +161,7 @@ fn ship_all(
             bar.finish_and_clear();
             return Ok(status.last);
         }
-        match status.weather.error {
+        match status.health.error {
             None => outage = None,
             Some(error) => {
                 if outage.get_or_insert_with(Instant::now).elapsed() > OUTAGE_MAX {

@@ -13,15 +13,15 @@ use crate::store_file::{size_of, uuid_of};
 use coulter_device::Device;
 use coulter_format::BLOCK_SIZE;
 use coulter_object::bucket::{Bucket, BucketErrorKind, Cause, Meter, MeteredBucket, Prices, Usage};
-use coulter_object::device::{MarkingDevice, Opening};
 use coulter_object::fill::Fill;
+use coulter_object::history::{self, lineage};
 use coulter_object::layout::VolumeId;
-use coulter_object::marks::{Marks, Owner};
 use coulter_object::probe;
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
+use coulter_object::ship::device::{MarkingDevice, Opening};
+use coulter_object::ship::marks::{Marks, Owner};
 use coulter_object::{Ack, Pace, Replica, ReplicaError, Settings, ShippedDevice, Url};
-use coulter_object::{history, lineage};
 use coulter_system::{seekable, sparse};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -345,8 +345,8 @@ impl Replication {
             written_bytes: status.counts.written_bytes,
             shipped_bytes: status.counts.shipped_bytes,
             unreadable_bytes: status.counts.unreadable_bytes,
-            outage_seconds: status.weather.outage_since.map(|since| since.elapsed().as_secs_f64()),
-            outage: match status.weather.error {
+            outage_seconds: status.health.outage_since.map(|since| since.elapsed().as_secs_f64()),
+            outage: match status.health.error {
                 _ if status.ended.is_some() => status
                     .ended
                     .map(|worker| format!("the thread {} has ended: {ENDED}", worker.name())),
@@ -400,11 +400,11 @@ fn content_of(path: &Path, size: u64) -> RangeSet {
 /// When its marks cannot be kept.
 pub fn adopt_marks(
     path: &Path,
-    claim: &coulter_object::takeover::Claim,
+    claim: &coulter_object::history::takeover::Claim,
 ) -> Result<(), ReplicaError> {
     let marks = marks_path(path, &claim.record.store);
     let mut marks = Marks::open(&marks).map_err(ReplicaError::File)?;
-    coulter_object::device::adopt(&mut marks, claim, claim.record.device_size, false)
+    coulter_object::ship::device::adopt(&mut marks, claim, claim.record.device_size, false)
 }
 
 /// Removes the marks of the store at `path`: it is refused as a replica from then on, unless it is

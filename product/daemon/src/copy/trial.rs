@@ -3,7 +3,11 @@
 
 use crate::copy::replication::Replication;
 use coulter_object::publish::Briefly;
-use coulter_object::{ReplicaError, history, lineage, probe};
+use coulter_object::{
+    ReplicaError,
+    history::{self, lineage},
+    probe,
+};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;

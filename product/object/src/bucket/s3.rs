@@ -1,7 +1,7 @@
 //! Objects in a bucket of an S3-compatible service.
 //!
-//! Requests are signed by `rusty-s3` and sent by `ureq`, which blocks: the courier has threads for that.
-//! Neither repeats a request by itself, so every outcome is seen by [`crate::publish`].
+//! Requests are signed by `rusty-s3` and sent by `ureq`, which blocks: the uploader has threads for
+//! that. Neither repeats a request by itself, so every outcome is seen by [`crate::publish`].
 //!
 //! # What answers mean
 //! - `412`: the condition does not hold. `409`: another request for the same name was under way, so try

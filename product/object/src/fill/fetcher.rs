@@ -10,12 +10,12 @@
 
 use crate::bucket::{Bucket, BucketError, BucketErrorKind, GuardedBucket, words_of};
 use crate::history::ReplicaError;
+use crate::history::restore;
 use crate::layout::VolumeRecord;
-use crate::marks::Marks;
 use crate::names::Source;
 use crate::pieces::{Piece, PieceMap};
 use crate::publish::{self, Patience};
-use crate::restore;
+use crate::ship::marks::Marks;
 use coulter_device::{AlignedMemory, Waker};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

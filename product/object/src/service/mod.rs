@@ -10,4 +10,4 @@ mod objects;
 mod proxy;
 
 pub use objects::Service;
-pub use proxy::{Fault, Proxy, Weather};
+pub use proxy::{Conditions, Fault, Proxy};

@@ -34,7 +34,7 @@ pub enum Fault {
 
 /// How the way to the service is.
 #[derive(Clone, Debug, Default)]
-pub struct Weather {
+pub struct Conditions {
     /// How often what happens, in thousandths of all requests.
     pub rates: Vec<(Fault, u32)>,
     /// Time before the answer to a GET.
@@ -55,7 +55,7 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Shared {
     upstream: SocketAddr,
-    weather: Mutex<(Weather, Rng)>,
+    conditions: Mutex<(Conditions, Rng)>,
     request_count: AtomicU64,
     fault_count: AtomicU64,
 }
@@ -68,7 +68,7 @@ impl Proxy {
     pub fn start(upstream: SocketAddr, seed: u64) -> io::Result<Proxy> {
         let shared = Arc::new(Shared {
             upstream,
-            weather: Mutex::new((Weather::default(), Rng::with_seed(seed))),
+            conditions: Mutex::new((Conditions::default(), Rng::with_seed(seed))),
             request_count: AtomicU64::new(0),
             fault_count: AtomicU64::new(0),
         });
@@ -80,9 +80,9 @@ impl Proxy {
         format!("http://{}", self.listener.address())
     }
 
-    /// Changes the weather from the next request on.
-    pub fn set_weather(&self, weather: Weather) {
-        self.shared.weather.lock().unwrap_or_else(PoisonError::into_inner).0 = weather;
+    /// Changes the conditions from the next request on.
+    pub fn set_conditions(&self, conditions: Conditions) {
+        self.shared.conditions.lock().unwrap_or_else(PoisonError::into_inner).0 = conditions;
     }
 
     /// Requests so far, and how many of them met a fault.
@@ -133,11 +133,11 @@ impl Handler for Way {
 impl Way {
     /// What happens to this request, and how long it takes.
     fn draw(&self, request: &Message) -> (Option<Fault>, Duration) {
-        let mut guard = self.0.weather.lock().unwrap_or_else(PoisonError::into_inner);
-        let (weather, random) = &mut *guard;
+        let mut guard = self.0.conditions.lock().unwrap_or_else(PoisonError::into_inner);
+        let (conditions, random) = &mut *guard;
         let mut draw = random.u32(..1000);
         let mut found = None;
-        for (fault, rate) in &weather.rates {
+        for (fault, rate) in &conditions.rates {
             if draw < *rate {
                 found = Some(*fault);
                 break;
@@ -145,12 +145,12 @@ impl Way {
             draw -= rate;
         }
         let is_get = request.method() == "GET";
-        (found, if is_get { weather.get_latency } else { weather.put_latency })
+        (found, if is_get { conditions.get_latency } else { conditions.put_latency })
     }
 
     /// How long the bytes of a body are on their way.
     fn time_of(&self, size: usize) -> Duration {
-        let guard = self.0.weather.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.0.conditions.lock().unwrap_or_else(PoisonError::into_inner);
         let bandwidth = guard.0.bandwidth;
         bandwidth.map_or(Duration::ZERO, |bandwidth| {
             Duration::from_secs_f64(size as f64 / bandwidth as f64)

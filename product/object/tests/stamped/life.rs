@@ -4,9 +4,12 @@ use super::{
     BUSY, Oracle, Random, copy, new_store, open, open_copy, opening, restored, ship, wait_until,
 };
 use coulter_object::bucket::{BucketError, BucketErrorKind};
-use coulter_object::marks::Marks;
 use coulter_object::publish::Patience;
-use coulter_object::{Bucket, ShippedDevice, snapshot, takeover};
+use coulter_object::ship::marks::Marks;
+use coulter_object::{
+    Bucket, ShippedDevice,
+    history::{snapshot, takeover},
+};
 use std::sync::Arc;
 use std::time::Duration;
 

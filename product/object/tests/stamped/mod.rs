@@ -7,12 +7,12 @@
 
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_device::{Device, MemoryStore};
-use coulter_object::device::Opening;
 use coulter_object::history;
-use coulter_object::marks::Marks;
+use coulter_object::history::restore::restore;
 use coulter_object::pieces::PieceMap;
 use coulter_object::publish::Briefly;
-use coulter_object::restore::restore;
+use coulter_object::ship::device::Opening;
+use coulter_object::ship::marks::Marks;
 use coulter_object::{Ack, Bucket, Replica, ReplicaError, Settings, ShippedDevice};
 pub(crate) use coulter_workload::Random;
 use std::path::Path;

@@ -1,16 +1,16 @@
 //! How a device that ships begins: what the copy is to the local store, and whose it is.
 
 use crate::bucket::Bucket;
-use crate::courier::seconds_since_1970;
+use crate::history::rollback;
+use crate::history::takeover::{self, Claim, NewVolume};
 use crate::history::{self, History, ReplicaError};
 use crate::layout::{VolumeId, VolumeRecord};
-use crate::marks::{Marks, Owner};
 use crate::names::CommitId;
 use crate::publish::{self, Patience};
 use crate::ranges::RangeSet;
-use crate::rollback;
-use crate::shipper::Settings;
-use crate::takeover::{self, Claim, NewVolume};
+use crate::ship::marks::{Marks, Owner};
+use crate::ship::shipper::Settings;
+use crate::ship::uploader::seconds_since_1970;
 use std::sync::Arc;
 
 /// Bytes of a chunk of the marks.

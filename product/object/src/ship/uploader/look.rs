@@ -4,14 +4,14 @@
 
 use super::{Report, Shared};
 use crate::bucket::Bucket;
+use crate::history::takeover;
 use crate::layout::VolumeId;
 use crate::publish::Once;
-use crate::takeover;
 use std::sync::PoisonError;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// Looks until the courier ends, or another host has the volume instead of the one of `epoch`.
+/// Looks until the uploader ends, or another host has the volume instead of the one of `epoch`.
 pub(super) fn look_out(
     bucket: &dyn Bucket,
     (volume, epoch): (VolumeId, u64),
@@ -30,7 +30,7 @@ pub(super) fn look_out(
     }
 }
 
-/// Waits for a time; `false` if the courier ends.
+/// Waits for a time; `false` if the uploader ends.
 fn waits(shared: &Shared, time: Duration) -> bool {
     let until = Instant::now() + time;
     let mut state = shared.lock();

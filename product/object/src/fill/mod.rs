@@ -16,11 +16,11 @@
 mod fetcher;
 
 use crate::bucket::Bucket;
-use crate::device::CHUNK_SIZE;
 use crate::history::ReplicaError;
 use crate::layout::VolumeRecord;
-use crate::marks::Marks;
 use crate::pieces::PieceMap;
+use crate::ship::device::CHUNK_SIZE;
+use crate::ship::marks::Marks;
 use coulter_device::{
     AlignedMemory, Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind,
     Properties, Region, Revocation, Wait, Waker,

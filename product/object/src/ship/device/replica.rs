@@ -1,8 +1,8 @@
 //! How a copy stands, told to any thread.
 
-use crate::courier::{Outlook, Weather, Worker};
 use crate::names::CommitId;
-use crate::shipper::{Ack, Counts, Lag, Pace};
+use crate::ship::shipper::{Ack, Counts, Lag, Pace};
+use crate::ship::uploader::{Health, Outlook, Worker};
 use coulter_device::Waker;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub struct Status {
     /// Counters.
     pub counts: Counts,
     /// What the bucket does.
-    pub weather: Weather,
+    pub health: Health,
     /// Another host has taken the volume over.
     pub is_fenced: bool,
     /// The device cannot be read back any more, so nothing is shipped: the copy stays what it was.
@@ -86,7 +86,7 @@ impl Replica {
     pub fn status(&self) -> Status {
         let status = self.lock().status.clone();
         // The device's thread may be asleep while the bucket fails.
-        Status { weather: self.outlook.weather(), ..status }
+        Status { health: self.outlook.health(), ..status }
     }
 
     /// The volume is being closed, and no host uses it: what is not shipped within `patience` from

@@ -2,6 +2,17 @@
 //!
 //! It asks for commits by name, one after the other, until there is none: nothing is listed. So a
 //! service's listing may be late or out of order.
+//!
+//! What builds on it: [`restore`] makes a store of a state; [`snapshot`] keeps one, [`lineage`]
+//! lets clones share it, [`rollback`] goes back to it; [`takeover`] fences another host;
+//! [`mod@verify`] reads all of it and names what is damaged.
+
+pub mod lineage;
+pub mod restore;
+pub mod rollback;
+pub mod snapshot;
+pub mod takeover;
+pub mod verify;
 
 use crate::bucket::{Bucket, BucketError, Object, Tag};
 use crate::layout::pins::PIN_COUNT_MAX;

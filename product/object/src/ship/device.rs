@@ -12,11 +12,11 @@
 //!   for every [`look_every`](Settings::look_every), also of a host that ships nothing.
 //! - What cannot be read back is shipped as zeros only if the device can still read its first block. A device that
 //!   is gone ships nothing any more: the copy stays what it was.
-//! - A chunk's mark is durable before the chunk changes ([`crate::marks`]).
+//! - A chunk's mark is durable before the chunk changes ([`crate::ship::marks`]).
 //! - If a thread that ships has ended by a panic, nothing is shipped any more; flushes with [`Ack::Remote`] fail.
 //! - A drop ships what is left, for a while ([`LINGER`]).
 //!
-//! What was written is kept in memory until it is sent ([`crate::kept`]); what found no room there is read back.
+//! Written data stays in memory until it is sent ([`crate::ship::kept`]), or is read back.
 
 mod flight;
 mod gather;
@@ -26,7 +26,7 @@ mod marking;
 mod opening;
 mod replica;
 
-pub use crate::courier::{Weather, Worker};
+pub use crate::ship::uploader::{Health, Worker};
 use flight::{Flight, changed_range, flush_number, is_crossed};
 use gather::{ReadBack, UNREADABLE_UNIT};
 pub use marking::MarkingDevice;
@@ -34,13 +34,13 @@ pub use opening::{CHUNK_SIZE, Opening, adopt, begin};
 use replica::Leaving;
 pub use replica::{Replica, Status, Waiting};
 
-use crate::courier::{Courier, Report};
 use crate::history::ReplicaError;
-use crate::kept::{self, Kept};
+use crate::history::takeover::Claim;
 use crate::publish::Briefly;
 use crate::ranges::RangeSet;
-use crate::shipper::{Ack, Action, JobId, Lag, Settings, Shipper};
-use crate::takeover::Claim;
+use crate::ship::kept::{self, Kept};
+use crate::ship::shipper::{Ack, Action, JobId, Lag, Settings, Shipper};
+use crate::ship::uploader::{Report, Uploader};
 use coulter_device::{
     AlignedMemory, Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind,
     Properties, Region, Revocation, Wait, Waker,
@@ -63,7 +63,7 @@ pub struct ShippedDevice<D: Device> {
     /// First, so that it is dropped before the memory that it reads into.
     inner: D,
     shipper: Shipper,
-    courier: Courier,
+    uploader: Uploader,
     settings: Settings,
     start: Instant,
     flights: BTreeMap<u64, Flight>,
@@ -147,15 +147,15 @@ impl<D: Device> ShippedDevice<D> {
         let marked: BTreeSet<u64> = marks.iter().collect();
         let shipper = Shipper::new(settings, claim.record.volume, claim.history, unsure);
         let waker = inner.waker();
-        let courier =
-            Courier::start(bucket, claim.record, claim.tag, marks, &settings, waker.clone())
+        let uploader =
+            Uploader::start(bucket, claim.record, claim.tag, marks, &settings, waker.clone())
                 .map_err(ReplicaError::Threads)?;
-        let replica = Replica::new(courier.outlook(), waker);
+        let replica = Replica::new(uploader.outlook(), waker);
         let depth = inner.properties().queue_depth;
         let device = ShippedDevice {
             inner,
             shipper,
-            courier,
+            uploader,
             settings,
             start: Instant::now(),
             flights: BTreeMap::new(),
@@ -221,7 +221,7 @@ impl<D: Device> ShippedDevice<D> {
         }
     }
 
-    /// Whether a range may change now. Asks for marks that are missing.
+    /// True if a range may change now. Asks for marks that are missing.
     fn may_pass(&mut self, range: &Range<u64>) -> bool {
         if self.ships() && !self.shipper.admits(range) {
             return false;
@@ -235,7 +235,7 @@ impl<D: Device> ShippedDevice<D> {
         let new: Vec<u64> =
             missing.into_iter().filter(|chunk| self.marking.insert(*chunk)).collect();
         if !new.is_empty() {
-            self.courier.set_marks(new);
+            self.uploader.set_marks(new);
         }
         false
     }
@@ -254,7 +254,7 @@ impl<D: Device> ShippedDevice<D> {
 
     /// Does what can be done without waiting.
     fn step(&mut self) {
-        while let Some(report) = self.courier.report() {
+        while let Some(report) = self.uploader.report() {
             self.take_report(report);
         }
         let mut shared = self.replica.lock();
@@ -283,7 +283,7 @@ impl<D: Device> ShippedDevice<D> {
         }
         self.read_on();
         if self.shipper.is_fenced() {
-            self.courier.revocation().revoke();
+            self.uploader.revocation().revoke();
             self.fail_all();
         } else {
             self.release();
@@ -296,7 +296,7 @@ impl<D: Device> ShippedDevice<D> {
             Leaving::Until(until) if self.ships() => Some(until.max(Instant::now() + LEAVE_EVERY)),
             Leaving::No | Leaving::Until(_) | Leaving::Stays => None,
         };
-        self.courier.set_alarm(due.into_iter().chain(until).min());
+        self.uploader.set_alarm(due.into_iter().chain(until).min());
         self.tell(now);
     }
 
@@ -333,9 +333,9 @@ impl<D: Device> ShippedDevice<D> {
     fn perform(&mut self, action: Action) {
         match action {
             Action::Read { job, ranges } => self.gather(job, &ranges),
-            Action::Create { job, name, bytes } => self.courier.create(job, name, bytes),
-            Action::Manifest { id, manifest } => self.courier.store_manifest(id, manifest),
-            Action::Collect { horizon, sources } => self.courier.collect(horizon, sources),
+            Action::Create { job, name, bytes } => self.uploader.create(job, name, bytes),
+            Action::Manifest { id, manifest } => self.uploader.store_manifest(id, manifest),
+            Action::Collect { horizon, sources } => self.uploader.collect(horizon, sources),
             Action::Flushed(token) => {
                 let tag = self.flushes.remove(&token).expect("a flush is answered once");
                 self.ready.push(Completion { tag, result: Ok(()) });
@@ -483,7 +483,7 @@ impl<D: Device> ShippedDevice<D> {
             self.written.remove(chunk);
         }
         if !quiet.is_empty() {
-            self.courier.clear_marks(quiet);
+            self.uploader.clear_marks(quiet);
         }
     }
 
@@ -506,7 +506,7 @@ impl<D: Device> ShippedDevice<D> {
             lag: Lag { bytes: self.shipper.lag_bytes(), time },
             last: Some(self.shipper.last()),
             counts: self.shipper.counts(),
-            weather: Weather::default(),
+            health: Health::default(),
             is_fenced: self.shipper.is_fenced(),
             has_stopped: self.has_stopped,
             has_left: self.has_left,
@@ -625,7 +625,7 @@ unsafe impl<D: Device> Device for ShippedDevice<D> {
     }
 
     fn revocation(&self) -> Option<Revocation> {
-        Some(self.courier.revocation())
+        Some(self.uploader.revocation())
     }
 }
 

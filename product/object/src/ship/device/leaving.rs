@@ -1,7 +1,7 @@
 //! A copy that flushes, or the end of the volume, wait for no longer.
 
 use super::{Leaving, ShippedDevice};
-use crate::shipper::Ack;
+use crate::ship::shipper::Ack;
 use coulter_device::Device;
 use std::time::Instant;
 

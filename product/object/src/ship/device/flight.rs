@@ -1,6 +1,6 @@
 //! A command on its way in the device within.
 
-use crate::shipper::JobId;
+use crate::ship::shipper::JobId;
 use coulter_device::Command;
 use std::collections::BTreeMap;
 use std::ops::Range;

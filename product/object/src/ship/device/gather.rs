@@ -2,7 +2,7 @@
 
 use super::flight::Flight;
 use super::{CHUNK_SIZE, ShippedDevice};
-use crate::shipper::{JobId, ZERO_ROW};
+use crate::ship::shipper::{JobId, ZERO_ROW};
 use coulter_device::{AlignedMemory, Command, Device, DeviceError};
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ impl<D: Device> ShippedDevice<D> {
             && let Some(bundle) = self.kept.take(ranges)
         {
             let name = self.shipper.handle_kept(job);
-            self.courier.create_of(job, name, bundle);
+            self.uploader.create_of(job, name, bundle);
             return;
         }
         let size: u64 = ranges.iter().map(|range| range.end - range.start).sum();

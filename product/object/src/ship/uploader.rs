@@ -1,10 +1,11 @@
 //! Carries out requests to the bucket on threads of its own, and tells the device's thread.
 //!
 //! # Invariants
-//! - A request is tried until it has an outcome, or until the courier ends: an outage stalls, it does not
-//!   fail.
-//! - Manifests, the volume's record and deletions are one thread's, in order: the clerk's. Marks have a
-//!   thread of their own, so that a bucket that does not answer never holds up a write to a new chunk.
+//! - A request is tried until it has an outcome, or until the uploader ends: an outage stalls, it
+//!   does not fail.
+//! - Manifests, the volume's record and deletions are one thread's, in order: the housekeeper's.
+//!   Marks have a thread of their own, so that a bucket that does not answer never holds up a write
+//!   to a new chunk.
 //! - Every report is followed by a wake, save that pages are free.
 //! - A request that panics is one that failed. A thread that ends by a panic says so: nothing waits for it in vain.
 //! - After a failure fewer objects are sent at once: several that share a slow line may all be too slow.
@@ -12,14 +13,14 @@
 mod look;
 
 use crate::bucket::{Bucket, BucketError, BucketErrorKind, GuardedBucket, Silences, Tag};
-use crate::clerk::Clerk;
 use crate::history::ReplicaError;
-use crate::kept::Bundle;
 use crate::layout::{Manifest, VolumeId, VolumeRecord, data};
-use crate::marks::Marks;
 use crate::names::{CommitId, ManifestId, Source};
 use crate::publish::{self, Outcome, Patience};
-use crate::shipper::{JobId, Settings};
+use crate::ship::housekeeper::Housekeeper;
+use crate::ship::kept::Bundle;
+use crate::ship::marks::Marks;
+use crate::ship::shipper::{JobId, Settings};
 use coulter_device::{Revocation, Waker};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,7 +54,7 @@ pub enum Worker {
     /// Creates objects.
     Put,
     /// Keeps manifests, the volume's record, and deletes.
-    Clerk,
+    Housekeeper,
     /// Looks whether another host has the volume.
     Look,
     /// Keeps the marks.
@@ -67,7 +68,7 @@ impl Worker {
     pub fn name(self) -> &'static str {
         match self {
             Worker::Put => "coulter-put",
-            Worker::Clerk => "coulter-clerk",
+            Worker::Housekeeper => "coulter-housekeeper",
             Worker::Look => "coulter-look",
             Worker::Marks => "coulter-marks",
             Worker::Clock => "coulter-clock",
@@ -76,13 +77,13 @@ impl Worker {
 
     /// Whether it may wait for the bucket.
     fn asks_the_bucket(self) -> bool {
-        matches!(self, Worker::Put | Worker::Clerk | Worker::Look)
+        matches!(self, Worker::Put | Worker::Housekeeper | Worker::Look)
     }
 }
 
-/// What the courier meets, for people.
+/// What the uploader meets, for people.
 #[derive(Clone, Debug, Default)]
-pub struct Weather {
+pub struct Health {
     /// Since when no request has succeeded, if some have failed since.
     pub outage_since: Option<Instant>,
     /// The last failure.
@@ -97,8 +98,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(9);
 pub(crate) struct Outlook(Arc<Shared>);
 
 impl Outlook {
-    pub(crate) fn weather(&self) -> Weather {
-        let known = self.0.lock().weather.clone();
+    pub(crate) fn health(&self) -> Health {
+        let known = self.0.lock().health.clone();
         let silences = &self.0.silences;
         let silent = silences.since().filter(|since| since.elapsed() >= SILENT_AFTER);
         let Some(since) = silent else { return known };
@@ -109,13 +110,13 @@ impl Outlook {
             format!("no answer from {host} for {seconds} s"),
         );
         let outage_since = known.outage_since.map_or(since, |known| known.min(since));
-        Weather { outage_since: Some(outage_since), error: Some(told) }
+        Health { outage_since: Some(outage_since), error: Some(told) }
     }
 }
 
 /// An object to be created.
 #[derive(Debug)]
-struct Parcel {
+struct Upload {
     job: JobId,
     name: String,
     body: Body,
@@ -130,9 +131,9 @@ enum Body {
     Kept(Bundle),
 }
 
-/// Work of the clerk.
+/// Work of the housekeeper.
 #[derive(Debug)]
-enum Paper {
+enum Chore {
     Manifest(ManifestId, Box<Manifest>),
     Collect(CommitId, Vec<Source>),
 }
@@ -158,7 +159,7 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     is_over: bool,
-    weather: Weather,
+    health: Health,
     /// Whose requests have failed since.
     outage_of: Option<Worker>,
     /// When the device's thread wants to be woken.
@@ -173,7 +174,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until one more object may be sent; `false` if the courier ends.
+    /// Waits until one more object may be sent; `false` if the uploader ends.
     fn begin_sending(&self) -> bool {
         let waits = |state: &mut State| !state.is_over && state.sent_count >= state.sent_max;
         let state = self.changed.wait_while(self.lock(), waits);
@@ -188,7 +189,7 @@ impl Shared {
     }
 }
 
-/// Tries for ever, later and later, until the courier ends.
+/// Tries for ever, later and later, until the uploader ends.
 #[derive(Debug)]
 struct Persistent {
     shared: Arc<Shared>,
@@ -200,8 +201,8 @@ struct Persistent {
 impl Patience for Persistent {
     fn wait(&self, tries: u32, error: &BucketError) -> bool {
         let mut state = self.shared.lock();
-        state.weather.outage_since.get_or_insert_with(Instant::now);
-        state.weather.error = Some(error.clone());
+        state.health.outage_since.get_or_insert_with(Instant::now);
+        state.health.error = Some(error.clone());
         state.outage_of = Some(self.worker);
         if self.worker == Worker::Put {
             state.sent_max = (state.sent_max / 2).max(1);
@@ -232,7 +233,7 @@ impl Patience for Persistent {
         let mut state = self.shared.lock();
         // What one kind of request meets says nothing of another: a full bucket still reads and deletes.
         if state.outage_of == Some(self.worker) {
-            (state.weather, state.outage_of) = (Weather::default(), None);
+            (state.health, state.outage_of) = (Health::default(), None);
         }
         if self.worker == Worker::Put && state.sent_max < self.sent_max {
             state.sent_max += 1;
@@ -243,10 +244,10 @@ impl Patience for Persistent {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Courier {
+pub(crate) struct Uploader {
     shared: Arc<Shared>,
-    objects: Option<Sender<Parcel>>,
-    papers: Option<Sender<Paper>>,
+    objects: Option<Sender<Upload>>,
+    chores: Option<Sender<Chore>>,
     marks: Option<Sender<MarkWork>>,
     reports: Receiver<Report>,
     threads: Vec<(Worker, JoinHandle<()>)>,
@@ -255,7 +256,7 @@ pub(crate) struct Courier {
 /// How long the end waits for threads that ask the bucket. What they still send then is refused, or changes nothing.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-impl Courier {
+impl Uploader {
     /// Starts `thread_count` threads for objects, and one for each of the other things.
     ///
     /// # Errors
@@ -267,14 +268,14 @@ impl Courier {
         marks: Marks,
         settings: &Settings,
         waker: Waker,
-    ) -> io::Result<Courier> {
+    ) -> io::Result<Uploader> {
         let thread_count = settings.captures_max + 1;
         let bucket = GuardedBucket::new(bucket);
         let silences = bucket.silences();
         let bucket: Arc<dyn Bucket> = Arc::new(bucket);
         let state = State {
             is_over: false,
-            weather: Weather::default(),
+            health: Health::default(),
             outage_of: None,
             alarm: None,
             sent_count: 0,
@@ -290,45 +291,45 @@ impl Courier {
         let (report, reports) = channel();
         let volume = record.volume;
         let epoch = record.newest().map_or(0, |newest| newest.epoch);
-        let (objects, parcels) = channel::<Parcel>();
-        let (papers, paper_work) = channel();
+        let (objects, uploads) = channel::<Upload>();
+        let (chores, chore_queue) = channel();
         let (mark, mark_work) = channel();
         let threads = Vec::new();
         // If a thread cannot be started, its drop ends those that were.
-        let mut courier = Courier {
+        let mut uploader = Uploader {
             shared: shared.clone(),
             objects: Some(objects),
-            papers: Some(papers),
+            chores: Some(chores),
             marks: Some(mark),
             reports,
             threads,
         };
 
-        let parcels = Arc::new(Mutex::new(parcels));
+        let uploads = Arc::new(Mutex::new(uploads));
         for _ in 0..thread_count {
-            let (bucket, parcels) = (bucket.clone(), parcels.clone());
+            let (bucket, uploads) = (bucket.clone(), uploads.clone());
             let shared = shared.clone();
             let put = move |report: &Sender<Report>| {
-                put_objects(&*bucket, volume, (&parcels, thread_count), &shared, report);
+                put_objects(&*bucket, volume, (&uploads, thread_count), &shared, report);
             };
-            courier.start_worker(Worker::Put, &report, put)?;
+            uploader.start_worker(Worker::Put, &report, put)?;
         }
         let (looked_at, shared_of_look, every) =
             (bucket.clone(), shared.clone(), settings.look_every);
-        courier.start_worker(Worker::Look, &report, move |report| {
+        uploader.start_worker(Worker::Look, &report, move |report| {
             look::look_out(&*looked_at, (volume, epoch), every, &shared_of_look, report);
         })?;
-        let clerk = Clerk::new(bucket, record, tag);
-        let shared_of_clerk = shared.clone();
-        courier.start_worker(Worker::Clerk, &report, move |report| {
-            keep_papers(clerk, &paper_work, &shared_of_clerk, report);
+        let housekeeper = Housekeeper::new(bucket, record, tag);
+        let shared_of_housekeeper = shared.clone();
+        uploader.start_worker(Worker::Housekeeper, &report, move |report| {
+            keep_house(housekeeper, &chore_queue, &shared_of_housekeeper, report);
         })?;
         let shared_of_marks = shared.clone();
-        courier.start_worker(Worker::Marks, &report, move |report| {
+        uploader.start_worker(Worker::Marks, &report, move |report| {
             keep_marks(marks, &mark_work, &shared_of_marks, report);
         })?;
-        courier.start_worker(Worker::Clock, &report, move |_| ring_alarms(&shared))?;
-        Ok(courier)
+        uploader.start_worker(Worker::Clock, &report, move |_| ring_alarms(&shared))?;
+        Ok(uploader)
     }
 
     /// Starts a thread that says so if it ends by a panic.
@@ -351,25 +352,25 @@ impl Courier {
     }
 
     pub(crate) fn create(&self, job: JobId, name: String, bytes: Vec<u8>) {
-        self.send(Parcel { job, name, body: Body::Whole(bytes) });
+        self.send(Upload { job, name, body: Body::Whole(bytes) });
     }
 
     /// Creates an object of what was kept and of its checksum.
     pub(crate) fn create_of(&self, job: JobId, name: String, kept: Bundle) {
-        self.send(Parcel { job, name, body: Body::Kept(kept) });
+        self.send(Upload { job, name, body: Body::Kept(kept) });
     }
 
-    fn send(&self, parcel: Parcel) {
-        // A thread that has ended has told why, or the courier ends.
-        let _ = self.objects.as_ref().map(|objects| objects.send(parcel));
+    fn send(&self, upload: Upload) {
+        // A thread that has ended has told why, or the uploader ends.
+        let _ = self.objects.as_ref().map(|objects| objects.send(upload));
     }
 
     pub(crate) fn store_manifest(&self, id: ManifestId, manifest: Box<Manifest>) {
-        let _ = self.papers.as_ref().map(|papers| papers.send(Paper::Manifest(id, manifest)));
+        let _ = self.chores.as_ref().map(|chores| chores.send(Chore::Manifest(id, manifest)));
     }
 
     pub(crate) fn collect(&self, horizon: CommitId, sources: Vec<Source>) {
-        let _ = self.papers.as_ref().map(|papers| papers.send(Paper::Collect(horizon, sources)));
+        let _ = self.chores.as_ref().map(|chores| chores.send(Chore::Collect(horizon, sources)));
     }
 
     pub(crate) fn set_marks(&self, chunks: Vec<u64>) {
@@ -406,11 +407,11 @@ impl Courier {
     }
 }
 
-impl Drop for Courier {
+impl Drop for Uploader {
     fn drop(&mut self) {
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
-        drop((self.objects.take(), self.papers.take(), self.marks.take()));
+        drop((self.objects.take(), self.chores.take(), self.marks.take()));
         let until = Instant::now() + END_PATIENCE;
         for (worker, thread) in self.threads.drain(..) {
             while worker.asks_the_bucket() && !thread.is_finished() && Instant::now() < until {
@@ -427,7 +428,7 @@ impl Drop for Courier {
 fn put_objects(
     bucket: &dyn Bucket,
     volume: VolumeId,
-    (work, sent_max): (&Mutex<Receiver<Parcel>>, usize),
+    (work, sent_max): (&Mutex<Receiver<Upload>>, usize),
     shared: &Arc<Shared>,
     report: &Sender<Report>,
 ) {
@@ -436,7 +437,7 @@ fn put_objects(
     let mut copied = Vec::new();
     loop {
         let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Parcel { job, name, body }) = next else { return };
+        let Ok(Upload { job, name, body }) = next else { return };
         if shared.lock().is_over {
             return;
         }
@@ -518,21 +519,21 @@ fn ring_alarms(shared: &Shared) {
     }
 }
 
-/// Does the clerk's work, in order.
-fn keep_papers(
-    mut clerk: Clerk,
-    work: &Receiver<Paper>,
+/// Does the housekeeper's work, in order.
+fn keep_house(
+    mut housekeeper: Housekeeper,
+    work: &Receiver<Chore>,
     shared: &Arc<Shared>,
     report: &Sender<Report>,
 ) {
-    let patience = Persistent { shared: shared.clone(), worker: Worker::Clerk, sent_max: 0 };
-    while let Ok(paper) = work.recv() {
-        let done = match paper {
-            Paper::Manifest(id, manifest) => {
-                clerk.store_manifest(id, &manifest, &patience).map(|()| Some(Report::Manifest(id)))
-            }
-            Paper::Collect(horizon, sources) => {
-                clerk.collect(horizon, sources, &patience).map(|()| None)
+    let patience = Persistent { shared: shared.clone(), worker: Worker::Housekeeper, sent_max: 0 };
+    while let Ok(chore) = work.recv() {
+        let done = match chore {
+            Chore::Manifest(id, manifest) => housekeeper
+                .store_manifest(id, &manifest, &patience)
+                .map(|()| Some(Report::Manifest(id))),
+            Chore::Collect(horizon, sources) => {
+                housekeeper.collect(horizon, sources, &patience).map(|()| None)
             }
         };
         let done = match done {

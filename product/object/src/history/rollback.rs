@@ -1,7 +1,8 @@
 //! Makes a snapshot the newest state of a volume.
 //!
 //! # Steps
-//! 1. Take the volume over, up to the fence ([`crate::takeover`]): no host commits any more.
+//! 1. Take the volume over, up to the fence ([`crate::history::takeover`]): no host commits any
+//!    more.
 //! 2. Store a manifest of what the snapshot holds, at commit 0 of the new epoch.
 //! 3. Swap `pins`: the snapshot is still there, and the horizon is commit 0 of the new epoch.
 //! 4. Swap `volume`: the new epoch has begun, and its manifest is that of step 2.
@@ -18,12 +19,12 @@
 //! A local store is refused as a replica afterwards, because the newest epoch is not its own.
 
 use crate::bucket::Bucket;
+use crate::history::takeover::Unreadable::GivenUp;
 use crate::history::{self, History, ReplicaError};
+use crate::history::{snapshot, takeover};
 use crate::layout::{Pin, Stage, VolumeRecord};
 use crate::names::{CommitId, Source};
 use crate::publish::{self, Patience};
-use crate::takeover::Unreadable::GivenUp;
-use crate::{snapshot, takeover};
 use std::collections::BTreeSet;
 
 /// What a rollback did.

@@ -19,13 +19,13 @@
 
 use crate::bucket::{Bucket, BucketError, Created, Object, Swapped, Tag};
 use crate::history::{self, ReplicaError};
+use crate::history::{snapshot, takeover};
 use crate::layout::pins::CloneLine;
 use crate::layout::volume::Ancestor;
 use crate::layout::{Epoch, Manifest, Pins, Stage, VolumeId, VolumeRecord, nonce};
 use crate::names::{CommitId, ManifestId, PINS, VOLUME};
 use crate::publish::{self, Outcome, Patience};
 use crate::url::Url;
-use crate::{snapshot, takeover};
 use std::ops::Range;
 use std::sync::Arc;
 

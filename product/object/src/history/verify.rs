@@ -13,7 +13,10 @@ use crate::layout::{Stage, VolumeRecord};
 use crate::names::{CommitId, PINS, Source, VOLUME};
 use crate::pieces::PieceMap;
 use crate::publish::{self, Patience};
-use crate::{restore, side_by_side, snapshot};
+use crate::{
+    history::{restore, snapshot},
+    side_by_side,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! A device that marks what is written to it while nothing is shipped, so that the next opening ships it.
 
 use super::{CHUNK_SIZE, ReplicaError};
-use crate::marks::{Marks, Owner};
+use crate::ship::marks::{Marks, Owner};
 use coulter_device::{
     Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind, Properties, Region,
     Revocation, Wait, Waker,

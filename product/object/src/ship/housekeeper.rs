@@ -7,19 +7,19 @@
 //!   horizon does not name: these epochs have ended, so no later commit names them either.
 
 use crate::bucket::{Bucket, Tag};
-use crate::courier::seconds_since_1970;
 use crate::history::ReplicaError;
+use crate::history::{snapshot, takeover};
 use crate::layout::{Manifest, VolumeRecord};
 use crate::names::{CommitId, ManifestId, Source};
 use crate::pieces::PieceMap;
 use crate::publish::{self, Outcome, Patience};
-use crate::{snapshot, takeover};
+use crate::ship::uploader::seconds_since_1970;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 /// See the [module](self).
-pub struct Clerk {
+pub struct Housekeeper {
     bucket: Arc<dyn Bucket>,
     record: VolumeRecord,
     tag: Tag,
@@ -36,11 +36,11 @@ pub struct Clerk {
 /// Data objects of killed hosts that one collection deletes.
 const LEFT_OVER_STEP: usize = 1000;
 
-impl Clerk {
+impl Housekeeper {
     /// Of the volume whose record is this, in the version that `tag` names.
-    pub fn new(bucket: Arc<dyn Bucket>, record: VolumeRecord, tag: Tag) -> Clerk {
+    pub fn new(bucket: Arc<dyn Bucket>, record: VolumeRecord, tag: Tag) -> Housekeeper {
         let (kept, old_manifests, newest, left_over) = (Vec::new(), Vec::new(), None, None);
-        Clerk { bucket, record, tag, kept, old_manifests, newest, left_over }
+        Housekeeper { bucket, record, tag, kept, old_manifests, newest, left_over }
     }
 
     /// Stores a manifest and names it in the record.
@@ -115,8 +115,8 @@ impl Clerk {
     }
 }
 
-impl fmt::Debug for Clerk {
+impl fmt::Debug for Housekeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Clerk").field("volume", &self.record.volume).finish_non_exhaustive()
+        f.debug_struct("Housekeeper").field("volume", &self.record.volume).finish_non_exhaustive()
     }
 }

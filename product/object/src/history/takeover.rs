@@ -26,6 +26,7 @@
 //! goes on from is a manifest at the beginning of its own epoch, as after a rollback.
 
 use crate::bucket::{Bucket, Tag};
+use crate::history::snapshot;
 use crate::history::{self, History, Next, ReplicaError};
 use crate::layout::volume::EPOCH_COUNT_MAX;
 use crate::layout::{
@@ -33,7 +34,6 @@ use crate::layout::{
 };
 use crate::names::{CommitId, PINS, VOLUME};
 use crate::publish::{self, Outcome, Patience};
-use crate::snapshot;
 
 /// With more epochs in the record a claim stores a manifest: an opening needs a round trip for each epoch.
 const EPOCHS_BEFORE_MANIFEST: usize = 16;
