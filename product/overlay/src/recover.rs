@@ -58,6 +58,11 @@ pub fn create(identity: [u8; 16], directory: Handle, blocks: u64, capacity: u64)
     Superblock { window_count, ..fixed }
 }
 
+/// True if a call failed because there is no such file, or no such attribute of it.
+fn is_absent(errno: i32) -> bool {
+    matches!(errno, libc::ENOENT | libc::ESTALE | libc::ENODATA)
+}
+
 impl<L: Lower> Overlay<L> {
     /// Opens the overlay over `lower` whose store is on the volume.
     ///
@@ -149,6 +154,11 @@ impl<L: Lower> Overlay<L> {
         let found = self.store.adopted(record).record;
         let status = self.lower.status(&found.handle);
         let mark = self.lower.xattr(&found.handle, MARK.as_bytes());
+        let errors = [status.as_ref().err(), mark.as_ref().err()];
+        if errors.into_iter().flatten().any(|errno| !is_absent(*errno)) {
+            // That says nothing of the file: its blocks stay, and the next opening looks again.
+            return self.set_fault(record, "its file cannot be looked at");
+        }
         let is_it = match (&status, &mark) {
             (Ok(_), Ok(mark)) => *mark == found.id || crate::is_broken("R1"),
             (Ok(_), Err(_)) => crate::is_broken("R9"),

@@ -52,6 +52,24 @@ fn fail_each(request: impl Fn(u64) -> Request, check: impl Fn(Mount, u64, Vec<u8
     );
 }
 
+/// An opening that cannot look at a file does not take it for gone.
+#[test]
+fn a_file_is_served_again_after_an_opening_that_could_not_look_at_it() {
+    let mut hidden = 0;
+    for calls in 0..CALLS_MAX {
+        let (mount, _, expected) = mount();
+        let mut lower = mount.overlay.lower.cut(Loss::Nothing);
+        lower.fail_after(calls);
+        let mut blind = Mount::open(lower, mount.volume);
+        blind.overlay.lower.fail_after(u64::MAX);
+        assert!(blind.overlay.orphans.is_empty(), "call {calls}");
+        hidden += u32::from(blind.content() != Ok(Some(expected.clone())));
+        let mut after = Mount::open(blind.overlay.lower.cut(Loss::Nothing), blind.volume);
+        assert!(after.content() == Ok(Some(expected)), "call {calls}");
+    }
+    assert!(hidden > 0, "some call was one of the opening's");
+}
+
 fn mode_of(inode: u64) -> Request {
     Request::Change { inode, changes: Changes { mode: Some(0o600), ..Changes::default() } }
 }
