@@ -480,7 +480,7 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Entry { name, store, device, via, process, volume_size_bytes, .. } = &self.entry;
+        let Entry { name, store, device, via, process, .. } = &self.entry;
         let device = coulter_terminal::line(device.as_deref().unwrap_or("-"));
         writeln!(
             f,
