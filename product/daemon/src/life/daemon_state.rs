@@ -1,6 +1,6 @@
 //! The state of a store's daemon as it is found from outside, decided from what was seen of it.
 //!
-//! Nothing here looks at anything: `look` gathers [`Signs`], this decides what they mean, `verbs`
+//! Nothing here looks at anything: `look` gathers `Signs`, this decides what they mean, `verbs`
 //! says what each verb does then. That is the only place where the three are put together.
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //!
 //! Invariants:
 //! - every combination of signs has exactly one state;
-//! - a daemon whose state is [`Pulse::Lives`] has its store: nothing of it is cleared away.
+//! - a daemon whose state is `Pulse::Lives` has its store: nothing of it is cleared away.
 
 use crate::life::store_fate::StoreFate;
 use std::path::PathBuf;

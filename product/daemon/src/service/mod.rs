@@ -1,6 +1,6 @@
 //! A daemon at work: it claims, opens, serves, answers, and ends.
 //!
-//! Purpose: [`run`] is the whole of it. Commands start one by [`launch`] and speak to it by
+//! Purpose: [`run()`] is the whole of it. Commands start one by [`launch`] and speak to it by
 //! [`control`].
 //!
 //! It does not: decide what a daemon is from outside, which is `life`'s, or know what it serves.
