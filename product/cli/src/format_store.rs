@@ -9,16 +9,15 @@
 use crate::contents::Origin;
 use crate::error::{CliError, OpenError, StoreError};
 use crate::interrupt::Interrupt;
+use crate::new_store::{Made, Shape};
 use crate::room;
 use crate::second_look;
 use crate::store;
 use crate::target_file::TargetFile;
-use crate::verbs::create::Shape;
 use coulter_daemon::signatures::{self, Signature};
 use coulter_device::Device;
 use coulter_system::sparse::{self, Content};
 use coulter_terminal::Size;
-use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -37,32 +36,6 @@ pub struct Target {
     /// What is to be erased.
     marks: Vec<Signature>,
     interrupt: Interrupt,
-}
-
-/// A new store, as `create --json` prints it; documented in `docs/json.md`.
-#[derive(Clone, Debug, Serialize)]
-pub struct Made {
-    /// Absolute path.
-    pub store: PathBuf,
-    /// Its identity.
-    pub uuid: String,
-    /// The name given with `--label`.
-    pub label: String,
-    /// Bytes of the file or disk.
-    pub store_size_bytes: u64,
-    /// Bytes that the host sees.
-    pub volume_size_bytes: u64,
-    /// Bytes that may be stored at once.
-    pub capacity_bytes: u64,
-    /// How many bytes of addresses a sparse volume may touch at once, counted in stretches of 1 GiB.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub touched_limit_bytes: Option<u64>,
-    /// Bytes of a segment.
-    pub segment_size_bytes: u64,
-    /// Segments on the device.
-    pub segments_total: u64,
-    /// Map memory that opening may need.
-    pub map_memory_bytes: u64,
 }
 
 impl Target {

@@ -30,6 +30,7 @@ mod metrics_address;
 mod mistyped;
 mod mount_point;
 mod named_store;
+pub mod new_store;
 mod nvme_keys;
 pub mod opening;
 pub mod output;

@@ -6,8 +6,7 @@ pub use coulter_daemon::store::{
 };
 
 use crate::error::{CliError, Error, StoreError};
-use crate::format_store::Made;
-use crate::verbs::create::Shape;
+use crate::new_store::{Made, Shape};
 use coulter::{CreateError, CreateOptions, OpenErrorKind};
 use coulter_check::FileBlocks;
 use coulter_check::dump::{self, SuperblockState};

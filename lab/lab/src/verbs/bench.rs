@@ -138,7 +138,7 @@ pub(crate) struct VolumeBench {
 
     /// Over-provisioning of the store, as a share of the volume; a small share measures cleaning
     /// too
-    #[arg(long, value_name = "PERCENT", value_parser = coulter_cli::verbs::create::parse_percent)]
+    #[arg(long, value_name = "PERCENT", value_parser = coulter_cli::new_store::parse_percent)]
     pub(crate) spare: Option<u32>,
 
     /// Limit of the map's memory [default: the whole map]
@@ -279,7 +279,7 @@ pub(crate) struct FillBench {
 
     /// Share of the volume that is filled and overwritten
     #[arg(long, default_value = "100%", value_name = "PERCENT")]
-    #[arg(value_parser = coulter_cli::verbs::create::parse_percent)]
+    #[arg(value_parser = coulter_cli::new_store::parse_percent)]
     pub(crate) full: u32,
 
     /// Bytes to write, as a multiple of the volume's size
@@ -288,7 +288,7 @@ pub(crate) struct FillBench {
 
     /// Over-provisioning of the store, as a share of the volume
     #[arg(long, default_value = "20%", value_name = "PERCENT")]
-    #[arg(value_parser = coulter_cli::verbs::create::parse_percent)]
+    #[arg(value_parser = coulter_cli::new_store::parse_percent)]
     pub(crate) spare: u32,
 
     /// Limit of the map's memory [default: the whole map]
@@ -327,7 +327,7 @@ pub(crate) struct FragmentationBench {
 
     /// Over-provisioning of the store, as a share of the volume
     #[arg(long, default_value = "20%", value_name = "PERCENT")]
-    #[arg(value_parser = coulter_cli::verbs::create::parse_percent)]
+    #[arg(value_parser = coulter_cli::new_store::parse_percent)]
     pub(crate) spare: u32,
 
     /// Print the figures as JSON

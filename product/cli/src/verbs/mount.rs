@@ -8,15 +8,15 @@
 
 use crate::error::{CliError, DaemonError, DoorError, Error, MountError, OpenError, StateError};
 use crate::file_system::{self, FileSystem};
-use crate::format_store::{self, Made, Target};
+use crate::format_store::{self, Target};
 use crate::mount_point::{no_directory, not_a_directory, taken};
 use crate::named_store;
+use crate::new_store::{Made, Shape};
 use crate::opening::OpeningOptions;
 use crate::room;
 use crate::store;
 use crate::terminal;
 use crate::verbs::attach::{Options, note_cautions};
-use crate::verbs::create::Shape;
 use crate::verbs::fs::FsMount;
 use crate::via::ViaChoice;
 use clap::Args;

@@ -2,7 +2,7 @@
 
 use crate::error::{LabError, TrialError};
 use clap::Args;
-use coulter_cli::verbs::create::parse_percent;
+use coulter_cli::new_store::parse_percent;
 use coulter_flash::{FtlKind, FtlOptions, Placement, Profile, ProfileError, VictimPolicy};
 use coulter_terminal::Size;
 use std::ffi::OsString;

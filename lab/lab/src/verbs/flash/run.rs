@@ -4,7 +4,7 @@ use super::drive::{DriveOptions, parse, refused};
 use crate::error::LabError;
 use crate::terminal;
 use clap::Args;
-use coulter_cli::verbs::create::parse_percent;
+use coulter_cli::new_store::parse_percent;
 use coulter_flash::{Cleaning, HostKind, RemapOptions, Run, RunError, Workload};
 use coulter_terminal::Size;
 
