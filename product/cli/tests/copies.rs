@@ -284,7 +284,7 @@ fn clones_go_on(sandbox: &Sandbox, base: &str) {
     let error = sandbox.fails(1, &["snapshot", "delete", &one]);
     assert!(error.contains("cloned from") && error.contains("delete the clones"), "{error}");
     let error = sandbox.fails(1, &["clone", &one, &at("b")]);
-    assert!(error.contains("a volume already"), "{error}");
+    assert!(error.contains("there is a volume at") && error.contains("another URL"), "{error}");
     sandbox.fails(1, &["clone", &format!("{}@none", at("vol")), &at("d")]);
 }
 

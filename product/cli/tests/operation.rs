@@ -390,7 +390,9 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
     let socket = sandbox.path("s");
     let mut serve = sandbox.command(&["serve", "disk.img", "--nbd", "unix:s"]);
+    // Clients that come and go are for the debug log alone.
     let mut server = serve
+        .env("COULTER_LOG", "debug")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
