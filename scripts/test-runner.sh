@@ -24,15 +24,21 @@ fi
 
 told=$(mktemp)
 trap 'rm -f "$told"' EXIT
+export COULTER_TEST_RUN=$told
 # shellcheck disable=SC2016 # The inner shell expands it.
 "${limited[@]}" unshare --mount --propagation private \
   bash -c '{ echo $$; readlink /proc/self/ns/mnt; } >"$0"; exec "$@"' "$told" "$@"
 status=$?
 { read -r pid; read -r namespace; } <"$told" || exit "$status"
 
-# The processes that are left in the namespace.
+# The processes that are left in the namespace. Once the last of them has ended, a program beside may get its
+# number: those of this one have its mark, too.
 left() {
-  ls -l /proc/[0-9]*/ns/mnt 2>/dev/null | grep -F -e "-> $namespace" | sed 's|.* /proc/\([0-9]*\)/ns/mnt .*|\1|'
+  local process
+  for process in $(ls -l /proc/[0-9]*/ns/mnt 2>/dev/null | grep -F -e "-> $namespace" |
+    sed 's|.* /proc/\([0-9]*\)/ns/mnt .*|\1|'); do
+    grep -qzxF "COULTER_TEST_RUN=$COULTER_TEST_RUN" "/proc/$process/environ" 2>/dev/null && echo "$process"
+  done
 }
 
 for ((tenths = 0; tenths < patience; tenths++)); do

@@ -638,7 +638,7 @@ mod tests {
         let streaming = report.shipped_per_written_streaming;
         assert!((0.9..1.5).contains(&streaming), "each byte is sent about once: {report:?}");
         assert!(report.puts_per_gib > 0.0 && report.streaming_commits > 0, "{report:?}");
-        assert_eq!(report.lists, 0, "nothing is listed");
+        assert!(report.lists <= 1, "only what killed hosts have left: {report:?}");
         assert!(report.restored_bytes >= 64 << 20 && report.restore_ratio > 0.0, "{report:?}");
         assert!(report.table().contains("--ack remote"));
     }

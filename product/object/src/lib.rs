@@ -22,7 +22,7 @@
 //! - A name stands for one content for ever. (`volume` and `pins` are swapped; their versions differ.)
 //! - Of two hosts that have a volume one is fenced before the other begins; no clock is asked.
 //! - Nothing that a manifest, a later commit or a snapshot names is ever deleted.
-//! - Nothing is listed but by a scrub.
+//! - Nothing is listed but by a scrub, and once after an opening, for what killed hosts have left.
 //!
 //! # Does not
 //! compress or encrypt, or share data between volumes save those of clones.
