@@ -194,8 +194,8 @@ impl Engine {
         self.cleaner.restraint_mut().hold_back(holds);
     }
 
-    /// Whether the host is idle, so that segments may be cleaned ahead: those that give a quarter of
-    /// themselves, until half of what could be empty is.
+    /// Says whether the host is idle. Then the cleaner works ahead: on segments that yield at least
+    /// a quarter of themselves, until half of the segments that could be empty are.
     pub fn set_host_idle(&mut self, is_idle: bool) {
         self.cleaner.restraint_mut().set_host_idle(is_idle);
     }

@@ -9,9 +9,10 @@
 //! # Layers
 //! ```text
 //! target      the volumes behind a server of `net`
-//! subsystem   controllers and queues that come and go
+//! subsystem   a volume's controllers and queues; a seat is a thread's place in it
 //!   controller  what the threads of one controller share
 //!   front     the volume as a namespace
+//!   tally     counters for the health log
 //! conversation  one connection: greeting, Connect, maybe proof, then an admin or an I/O queue; knows no socket
 //!   auth      DH-HMAC-CHAP, for targets that have keys
 //!   admin, answers  from what is known, without waiting for the volume

@@ -120,7 +120,7 @@ impl<L: Lower> Overlay<L> {
         }
     }
 
-    /// How a request uses a file of which blocks are in the store; `None` if it does not touch its content.
+    /// The lock for a request on a file with blocks in the store; `None`: `execute_whole` serves it.
     pub(crate) fn mode_of(&self, record: u32, request: &Request) -> Option<Mode> {
         const BLOCK: u64 = coulter_format::BLOCK_SIZE as u64;
         match request {

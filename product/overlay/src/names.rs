@@ -117,7 +117,7 @@ impl<L: Lower> Overlay<L> {
         self.answer(id, result);
     }
 
-    /// What needs all of a file in one place: what is here comes home first.
+    /// Serves a request that takes no lock: a seek at once, any other when the file has come home.
     pub(crate) fn execute_whole(&mut self, record: u32, work: Work) {
         if let Request::Seek { offset, whence, .. } = work.request {
             // That all of it is data is true enough.

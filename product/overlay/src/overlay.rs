@@ -380,7 +380,7 @@ impl<L: Lower> Overlay<L> {
         }
     }
 
-    /// With the lock of a file of which blocks are here.
+    /// Serves a request that has the lock of a file with blocks in the store: `end` gives it back.
     pub(crate) fn execute_locked(&mut self, record: u32, mode: Mode, work: Work) {
         let number = self.store.adopted(record).record.number;
         if self.is_held_back(number, &work.request) {
@@ -425,6 +425,7 @@ fn content_of(request: &Request) -> Option<u64> {
     }
 }
 
+/// Requests that read content also stand in [`Overlay::is_held_back`].
 fn changes_content(request: &Request) -> bool {
     !matches!(
         request,

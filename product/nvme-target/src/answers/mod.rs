@@ -14,7 +14,7 @@ use coulter_nvme::identify::optional;
 pub(super) const OPTIONAL_COMMANDS: u16 =
     optional::COMPARE | optional::DATASET_MANAGEMENT | optional::WRITE_ZEROES | optional::VERIFY;
 
-/// What is agreed with every host of a target.
+/// What an admin queue knows of its target: copied from `Nvme` at Connect.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     /// Slots of a queue.

@@ -1,6 +1,8 @@
 //! Crashes in memory: of the store, which keeps a prefix of what it was given, and of the lower
 //! file system, which may lose what was not synced. At every point of short workloads, and by
 //! chance with anything in flight.
+//!
+//! `crashes::Mount` is an overlay on both, for any test. `calls` has the lower directory's calls.
 
 mod asking;
 mod bytes;
