@@ -246,7 +246,7 @@ pub(crate) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), Error
 
 /// Makes what the directory says of this daemon what `entry` says: it has changed, or somebody has
 /// deleted it, or all of the directory; who cleans up by age takes the files of a daemon that has
-/// run for long. Whoever holds the lock may be stopped: he is waited for but shortly, for a service
+/// run for long. The holder of the lock may be stopped: the wait is short, for a service
 /// goes on meanwhile. Gives back whether the entry was gone.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Whether a daemon lives, also for whoever cannot see its process: seen from another PID or time
+//! Tells if a daemon lives, also to callers that cannot see its process: from another PID or time
 //! namespace, such as that of a container which shares the state directory, its numbers mean
 //! nothing or somebody else.
 //!

@@ -67,7 +67,7 @@ impl StateDirectory {
         StateDirectory::adopt(&path)
     }
 
-    /// The same for whoever only looks into it: one that is missing is not made, and has no
+    /// The same for a caller that only reads: a missing directory is not made, and has no
     /// entries.
     ///
     /// # Errors
@@ -231,7 +231,7 @@ impl StateDirectory {
     }
 
     /// Waits for daemons that were killed or exit, and have not ended yet; shortly, since the
-    /// kernel may hold one up. For whoever then tells which are alive.
+    /// kernel may hold one up. The caller tells which are alive.
     ///
     /// # Errors
     /// As [`StateDirectory::entries`].

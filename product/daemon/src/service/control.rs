@@ -36,7 +36,7 @@ const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
 
 /// How long a command waits for a clean shutdown: dirty pages and the log have to reach the disk.
 /// For a daemon that is stopped too: it has the request, and heeds it when it goes on, so that
-/// whoever gave up soon would be told that nothing was done, and find it done later.
+/// a caller that gave up soon would report that nothing was done, and find it done later.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(300);
 
 const _: () = assert!(PATIENCE.as_secs() < SEARCH_PATIENCE.as_secs());
